@@ -129,9 +129,9 @@ bench-async: setup ## episodes played ahead of the learner beside taking turns, 
 pins: ## choose the exact versions of everything anew, with uv (ARGS=--upgrade raises them)
 	@scripts/pins.sh $(ARGS)
 
-build: setup ## make the wheel and the source archive in dist/
+build: setup ## make the wheel and the source archive in dist/, with the log in build/build.log
 	@rm -rf build/lib build/bdist.* dist
-	@$(PY) -m build
+	@mkdir -p build && { $(PY) -m build >build/build.log 2>&1 || { cat build/build.log; exit 1; }; } && ls dist/*
 
 test-package: build ## install the wheel into new environments, and use what is in it (ARGS="3.10 3.13 --train", or ARGS="3.10 --lowest")
 	@scripts/test_package.sh $(ARGS)

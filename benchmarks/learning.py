@@ -105,7 +105,7 @@ def lacking(case: Case, done: Mapping[Case, Measured]) -> str:
         return f"{ours.name} is missing. Try: --only '{case.task}/*'"
     package = "" if case.task == MLP else TASKS[case.task].package
     if package and importlib.util.find_spec(package) is None:
-        return f"{package} is missing. Try: pip install 'swegym-env[games]'"
+        return f"{package} is missing. Try: pip install '.[games]'"
     return ""
 
 

@@ -54,6 +54,7 @@ class GymEnvironment:
         if command.strip() == SUBMIT:
             command = "submit"
         observation, reward, terminated, truncated, self.info = self.env.step(command)
+        print(f"\n>>> {command.splitlines()[0] if command else ''}\n{observation}")
         self.reward += float(reward)
         if terminated or truncated:
             submitted = self.info["end_reason"] == "submitted"
@@ -92,7 +93,7 @@ def play(env: Any, model: Any, *, step_limit: int = 0) -> GymEnvironment:
 
 
 def main() -> None:
-    """Play one episode and print the verdict."""
+    """Play one episode; print the issue, the turns and the verdict."""
     parser = argparse.ArgumentParser(description="mini-swe-agent on one task")
     parser.add_argument("--dataset", default="mini")
     parser.add_argument("--instance", default="mini__lrucache-001")
@@ -103,6 +104,7 @@ def main() -> None:
     if options.record:
         env = RecordTrajectory(env, options.record, notes={"agent": "mini-swe-agent", "model": options.model})
     env.reset(options={"instance_id": options.instance})
+    print(env.get_wrapper_attr("task").problem_statement)
     if options.model:
         from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
 

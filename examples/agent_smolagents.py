@@ -41,6 +41,7 @@ class Shell(Tool):
         if self.over:
             return OVER
         observation, reward, terminated, truncated, self.info = self.env.step(command)
+        print(f"\n>>> {command.splitlines()[0] if command else ''}\n{observation}")
         self.over = terminated or truncated
         self.reward += float(reward)
         return f"{observation}\n{OVER}" if self.over else str(observation)
@@ -72,7 +73,7 @@ def play(env: Any, model: Any, *, max_steps: int = 50) -> Shell:
 
 
 def main() -> None:
-    """Play one episode and print the verdict."""
+    """Play one episode; print the issue, the turns and the verdict."""
     parser = argparse.ArgumentParser(description="smolagents on one task")
     parser.add_argument("--dataset", default="mini")
     parser.add_argument("--instance", default="mini__lrucache-001")
@@ -84,6 +85,7 @@ def main() -> None:
     if options.record:
         env = RecordTrajectory(env, options.record, notes={"agent": "smolagents", "model": options.model})
     env.reset(options={"instance_id": options.instance})
+    print(env.get_wrapper_attr("task").problem_statement)
     if options.url:
         from smolagents import OpenAIServerModel
 

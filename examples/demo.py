@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import random
 import shutil
@@ -312,8 +313,8 @@ def write_results(demo: Demo, learner: Learner, run: Run) -> dict[str, Any]:
     plot_metrics(run.directory / "metrics.jsonl", run.directory / "curves.png")
     (run.directory / "report.md").write_text(_report(demo, summary, run.directory))
     run.info(
-        f"held-out tasks resolved: {summary['resolve_rate_before']:.0%} after cloning, "
-        f"{summary['resolve_rate_after']:.0%} after PPO; read {run.directory / 'report.md'}"
+        f"held-out tasks resolved: {percent(summary['resolve_rate_before'])} after cloning, "
+        f"{percent(summary['resolve_rate_after'])} after PPO; read {run.directory / 'report.md'}"
     )
     report, page = write_report([run.directory]), run.directory / "episodes" / "view.html"
     records = [read_record(folder) for folder in find_records(page.parent)]
@@ -324,6 +325,11 @@ def write_results(demo: Demo, learner: Learner, run: Run) -> dict[str, Any]:
     run.info(f"play the trained model: swe-eval {run.directory} --episodes 20")
     run.info(f"look at its episodes: swegym view {run.directory / 'evaluation'}")
     return summary
+
+
+def percent(fraction: float) -> str:
+    """`36.3 %`, rounded half up: 87 of 240 are 36.25 %."""
+    return f"{math.floor(fraction * 1000 + 0.5) / 10:.1f} %"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -433,8 +439,8 @@ training tasks in `{summary["sandbox"]}` sandboxes, with the verdict of the hidd
 
 | held-out tasks resolved (temperature 1, {summary["held_out_episodes"]} episodes) | |
 |---|---|
-| after cloning | {summary["resolve_rate_before"]:.1%} |
-| after PPO | {summary["resolve_rate_after"]:.1%} |
+| after cloning | {percent(summary["resolve_rate_before"])} |
+| after PPO | {percent(summary["resolve_rate_after"])} |
 
 No training file contains the name of a function that is broken in a held-out task. Seed {demo.seed},
 {summary["seconds"]:.0f} s, {summary["invalid_episodes"]} episodes lost to the machine.

@@ -56,6 +56,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/even_or_odd"))
     options = parser.parse_args()
 
+    env = gymnasium.make("EvenOrOdd-v0")
+    observation, _ = env.reset(seed=0)
+    for action in ("even", "odd", "even", "odd"):  # an episode by hand
+        shown, (observation, reward, *_) = observation, env.step(action)
+        print(f"{shown} >>> {action}  reward {reward}")
+
     config = run_config({  # what a YAML file would hold
         "environment": {"id": "EvenOrOdd-v0", "parallel": 16, "max_tokens": 64, "max_new_tokens": 1},
         "model": {
@@ -70,7 +76,7 @@ def main() -> None:
         "output_dir": options.output,
         "threads": 1,
     })  # fmt: skip
-    run_experiment(config, console=False)
+    run_experiment(config)
     returns = [row["eval/return"] for row in read_metrics(options.output / "metrics.jsonl") if "eval/return" in row]
     print(json.dumps({"share_right_before": returns[0], "share_right_after": returns[-1]}))
 

@@ -5,8 +5,11 @@
     demonstrator in sandboxes → conversations.jsonl → tokenizer → `cloning` → its model → `grpo` on the tests' verdicts
 
 Each stage is a run of `swe-train`: the dictionaries below are what its YAML files would hold. For a model that
-speaks already, leave the tokenizer and the architecture out and give `model.path`. `examples/demo.py` does the same
-at a size at which PPO learns much.
+speaks already, leave the tokenizer and the architecture out and give `model.path`.
+
+The default size shows how the stages fit together, in some minutes; its updates are so small that rewards go up and
+down. With `--episodes 128` the reward rose from 0.44 to 0.66 in 14 updates, in three minutes more on one core (once).
+`examples/demo.py` has a size at which PPO learns much.
 """
 
 from __future__ import annotations
@@ -76,17 +79,15 @@ def main() -> None:
                 "output_dir": options.output / "cloning",
             }
         ),
-        console=False,
     )
     run_experiment(
         run_config({
             **shared,
             "model": {"path": str((options.output / "cloning/model").absolute())},
-            "trainer": {"algorithm": "grpo", "learning_rate": 3e-4, "max_updates": options.updates,
+            "trainer": {"algorithm": "grpo", "learning_rate": 6e-4, "max_updates": options.updates,
                         "episodes_per_update": options.episodes, "group_size": 8, "minibatches": 1},
             "output_dir": options.output / "grpo",
         }),
-        console=False,
     )  # fmt: skip
     cloning = [row for row in read_metrics(options.output / "cloning/metrics.jsonl") if "loss" in row]
     grpo = [row for row in read_metrics(options.output / "grpo/metrics.jsonl") if "reward_mean" in row]

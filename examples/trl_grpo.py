@@ -23,7 +23,6 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # `environment_factory` 
 
 import gymnasium
 from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
 
 import swegym_env  # noqa: F401 - registers SWEBench-v0
 from swegym_env.tasks.data import mini_edit
@@ -174,6 +173,8 @@ def main() -> None:
             parser.error("--vllm: needs --model, which the server has loaded")
         train_asynchronously(options)
         return
+
+    from trl import GRPOConfig, GRPOTrainer  # takes seconds, and warns where bitsandbytes is: not for `--help`
 
     model, tokenizer = (options.model, None) if options.model else taught_by_rote()
     trainer = GRPOTrainer(

@@ -2,10 +2,10 @@
 # Install PyTorch by the pin of constraints.txt: with CUDA where there is an NVIDIA driver, else for the CPU alone, which
 # is a tenth of the size.
 #
-#   scripts/install_torch.sh [PYTHON [PIP OPTIONS]]    PYTHON: python, if none is given
+#   scripts/install_torch.sh [PYTHON [PIP OPTIONS]]    PYTHON: python, else python3, if none is given
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
-python=${1:-python}
+python=${1:-$(command -v python || command -v python3 || echo python3)} # Debian has no python outside of an environment
 shift || true
 
 say() { printf 'setup: %s\n' "$*"; }

@@ -38,6 +38,7 @@ see_to_apptainer() {
 }
 
 if [[ -L .venv ]]; then exit 0; fi
+say 'this takes some minutes and about 3.3 GB without a GPU (with one PyTorch brings gigabytes more); later calls take none'
 if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
     python=$(find_python) || die "no Python >= 3.10 with venv among: ${PYTHON:-python3, python3.10 to python3.14}." \
         "Debian, Ubuntu: apt-get install python3 python3-venv. Elsewhere: make PYTHON=/path/to/python"

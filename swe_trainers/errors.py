@@ -21,6 +21,7 @@ __all__ = [
     "ShapeError",
     "TemplateError",
     "TrainerError",
+    "install_hint",
 ]
 
 
@@ -54,3 +55,8 @@ class EngineError(TrainerError):
 
 class RolloutError(TrainerError):
     """An environment broke its contract; the text says which and how."""
+
+
+def install_hint(extra: str) -> str:
+    """How to install an extra of this project, for the end of an error: from a clone, since it is on no index."""
+    return f"Try, in a clone of swegym-env: pip install '.[{extra}]'"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import gymnasium
+import torch
 
 from swe_trainers.algorithms import BUILT_IN, alternative, name_of
 from swe_trainers.algorithms.algorithm import Algorithm
@@ -65,6 +66,8 @@ _BLIND_UPDATES = 3
 """In so many updates in a row: policies of random weights that learn later fell below for one or two."""
 _SEEING = 0.2
 """Only a policy whose spread was above this is reported: with small random weights all states are similar at first."""
+_NOTHING = 1e-9
+"""Metrics below this are 0 in log lines; `metrics.jsonl` has them as they are."""
 _MISMATCH_NATS = 0.3
 """A larger mean difference per token between engine and trainer cannot be an effect of rounding or quantisation."""
 
@@ -105,6 +108,9 @@ class Trainer:
         log_every: updates between log lines; `metrics.jsonl` has all updates.
         compare_kernels_every: every so many updates, compute log-probabilities, entropies and gradients with a second
             kernel back end too; the largest relative differences are recorded as `kernels/…`. 0: never.
+        threads: threads of PyTorch on the CPU, set for the whole process; 0: they stay as they are, which is one for
+            each core unless the program or `OMP_NUM_THREADS` chose another number. A model of less than some million
+            parameters trains several times as fast with 1: its operations take less time than to divide them.
         name: name of the stage, in logs and checkpoints; by default the algorithm's.
         learner: a learner to continue with; by default the algorithm makes a new one.
         run: an open run, instead of `output_dir`.
@@ -143,6 +149,7 @@ class Trainer:
         keep_checkpoints: int = 2,
         log_every: int = 1,
         compare_kernels_every: int = 0,
+        threads: int = 0,
         name: str | None = None,
         learner: Learner | None = None,
         run: Run | None = None,
@@ -166,6 +173,10 @@ class Trainer:
         ):
             if value < 1:
                 raise ConfigurationError(f"{setting}: got {value}, expected at least 1")
+        if threads < 0:
+            raise ConfigurationError(f"threads: got {threads}, expected 0 or more")
+        if threads:
+            torch.set_num_threads(threads)
         self.model, self.algorithm, self.callbacks = model, algorithm, tuple(callbacks)
         self.name = name or name_of(algorithm)
         self._rollout, self._evaluation = rollout or RolloutConfig(), evaluation or EvaluationConfig()
@@ -180,6 +191,7 @@ class Trainer:
                 "seed": seed,
                 "max_seconds": None if math.isinf(max_seconds) else max_seconds,
                 "compare_kernels_every": compare_kernels_every,
+                **({"threads": threads} if threads else {}),
             }
             self._settings = Settings.in_python(output_dir, sections)
             if resume == "same":
@@ -260,7 +272,7 @@ class Trainer:
                     row = {"stage": self.name, **metrics, "seconds": round(learner.seconds, 3)}
                     run.record(row.pop("update"), row)
                     if last or learner.updates % self._log_every == 0:
-                        run.info(self._line(total, metrics))
+                        run.info(self._line(total, metrics), frequent=not (last or evaluated))
                     bar.describe(f"{self.name} {pace(metrics)}".rstrip())
                     bar.advance()
                 if checkpoints is not None and (last or learner.updates % self._checkpoint_every == 0):
@@ -491,10 +503,16 @@ class Trainer:
         """The log line of an update."""
         shown = ["loss", "reward_mean", "kl/old", "entropy", "explained_variance", "grad_norm"]
         shown += [metric for metric in metrics if metric.startswith("eval/")]
-        parts = [f"{metric} {metrics[metric]:.4g}" for metric in shown if metric in metrics]
+        undefined = {"explained_variance"} if math.isnan(metrics.get("explained_variance", 0.0)) else set()
+        parts = [f"{name} {_short(metrics[name])}" for name in shown if name in metrics and name not in undefined]
         updates, seconds = self.learner.updates, self.learner.seconds
         parts += filter(None, [pace(metrics)])
         return f"{self.name} {updates}/{total}  {'  '.join(parts)}  ({seconds:.0f} s)"
+
+
+def _short(value: float) -> str:
+    """Three digits; 0 for what rounding left of it, such as 2e-16."""
+    return "0" if abs(value) < _NOTHING else f"{value:.3g}"
 
 
 def _checked_algorithm(algorithm: object) -> Algorithm:

@@ -44,6 +44,7 @@ __all__ = [
     "SwegymError",
     "TaskFormatError",
     "UnknownTaskError",
+    "install_hint",
 ]
 
 
@@ -101,3 +102,8 @@ class StorageError(SandboxError):
 
 class GradingError(InfrastructureError):
     """The tests of a task could not be run at all."""
+
+
+def install_hint(extra: str) -> str:
+    """How to install an extra of this project, for the end of an error: from a clone, since it is on no index."""
+    return f"Try, in a clone of swegym-env: pip install '.[{extra}]'"

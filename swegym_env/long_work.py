@@ -3,8 +3,8 @@
 The caller names the work (`long_work`). The code that does it calls `begins`, only if there is something to do: results
 that are stored already need no message.
 
-Both messages have the level INFO. Where this level is not shown, one warning in a process says that such work is going
-on, so that the first reset of a task is not silent for minutes.
+Both messages have the level INFO. Where this level is not shown, a warning announces the first such work of a process
+that takes longer than 5 s, and another says when it has ended: the first reset of a task is not silent for minutes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["LOG", "Work", "begins", "long_work", "ran_tests"]
 
 LOG = logging.getLogger(__name__)
 """All messages; the attribute `work` of a record is a `Work`, the same in all messages about it."""
-_SILENT_S = 10.0
+_SILENT_S = 5.0
 _warned = threading.Event()
 
 
@@ -35,6 +35,7 @@ class Work:
         over: whether it ended.
         runs: of the tests so far; 0 also for work that runs none.
         timer: gives the warning; None: none is needed.
+        announced: whether it was given.
     """
 
     what: str
@@ -42,6 +43,7 @@ class Work:
     over: bool = False
     runs: int = 0
     timer: threading.Timer | None = None
+    announced: bool = False
 
 
 _current: ContextVar[Work | None] = ContextVar("work", default=None)
@@ -68,7 +70,8 @@ def long_work(instance_id: str, what: str) -> Iterator[None]:
             if work.timer is not None:
                 work.timer.cancel()
             seconds = time.monotonic() - work.began
-            LOG.info("%s: %s after %.1f s", work.what, ended, seconds, extra={"work": work})
+            level = logging.WARNING if work.announced else logging.INFO
+            LOG.log(level, "%s: %s after %.1f s", work.what, ended, seconds, extra={"work": work})
 
 
 def begins() -> None:
@@ -93,5 +96,6 @@ def ran_tests() -> None:
 def _warn(work: Work) -> None:
     if not work.over and not LOG.isEnabledFor(logging.INFO) and not _warned.is_set():
         _warned.set()
-        text = "%s: this takes long, and is done once. logging.basicConfig(level=logging.INFO) shows when it ends"
+        work.announced = True
+        text = "%s … (once for each task; logging.basicConfig(level=logging.INFO) shows all such work)"
         LOG.warning(text, work.what, extra={"work": work})

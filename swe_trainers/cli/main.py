@@ -14,12 +14,15 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from swe_trainers import __version__
 from swe_trainers.cli.completion import add_print_completion, settings_of
 from swe_trainers.cli.evaluate import JSON_LOGS, positive
-from swe_trainers.errors import ConfigurationError, TrainerError
+from swe_trainers.errors import ConfigurationError, TrainerError, install_hint
+
+if TYPE_CHECKING:
+    from swe_trainers.run_config import RunConfig
 
 __all__ = ["main", "main_eval"]
 
@@ -136,9 +139,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(json.dumps(plan, indent=2) + "\n" if options.json else plan_text(plan), end="")
         else:
             run_experiment(config, console=not options.quiet, resume=resume, json_logs=options.json_logs)
+            if not (options.quiet or options.json_logs):
+                _show_what_is_next(config)
 
     interrupted = "interrupted; started again, it goes on from its last checkpoint"
     return _run(train, parser.prog, options.debug, interrupted, json_logs=options.json_logs) or int(stopped)
+
+
+def _show_what_is_next(config: RunConfig) -> None:
+    """The commands that show the result of a run, on standard error like its log."""
+    if os.environ.get("RANK", "0") != "0":  # as torchrun numbers its processes
+        return
+    folder = config.output_dir
+    print(f"look at the curves: python -m webbrowser {folder / 'report.html'}", file=sys.stderr)
+    if (folder / "model").is_dir() and config.algorithm != "reward_model":
+        print(f"evaluate the model: swe-eval {folder} --episodes 20", file=sys.stderr)
 
 
 def _checked(path: str | Path, overrides: Sequence[str]) -> dict[str, Any]:
@@ -488,7 +503,7 @@ def _fail(program: str, reason: str, json_logs: bool) -> None:
 
 
 def _missing_package(error: ModuleNotFoundError) -> str:
-    return f"{error.name} is not installed. Try: pip install 'swegym-env[train]'"
+    return f"{error.name} is not installed. {install_hint('train')}"
 
 
 class _Parser(argparse.ArgumentParser):

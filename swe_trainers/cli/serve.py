@@ -11,7 +11,7 @@ from typing import Any
 
 from swe_trainers import __version__
 from swe_trainers.cli.completion import add_print_completion
-from swe_trainers.errors import ConfigurationError, TrainerError
+from swe_trainers.errors import ConfigurationError, TrainerError, install_hint
 
 __all__ = ["main"]
 
@@ -77,7 +77,7 @@ def _serve(options: argparse.Namespace) -> None:
             from swe_trainers.tinker.server import TinkerServer
     except ModuleNotFoundError as error:
         extra = "tinker" if options.tinker else "serve"
-        raise ConfigurationError(f"{error.name} is not installed. Try: pip install 'swegym-env[{extra}]'") from error
+        raise ConfigurationError(f"{error.name} is not installed. {install_hint(extra)}") from error
     from swe_trainers.model.chat import chat_format
     from swe_trainers.provenance import read_provenance
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from swe_trainers.config import Configuration
 from swe_trainers.engines.action_trie import TokenSet
-from swe_trainers.errors import ConfigurationError, EngineError
+from swe_trainers.errors import ConfigurationError, EngineError, install_hint
 from swe_trainers.model.calls import with_blanks
 from swe_trainers.model.tokenizers import HuggingFaceTokenizer, Tokenizer
 
@@ -98,9 +98,7 @@ class Grammars:
         try:
             self._vocabulary = _vocabulary(chat.tokenizer, chat.stop_ids)
         except ImportError as error:
-            raise ConfigurationError(
-                "grammar: llguidance is not installed. Try: pip install 'swegym-env[grammar]'"
-            ) from error
+            raise ConfigurationError(f"grammar: llguidance is not installed. {install_hint('grammar')}") from error
 
     def start(self, grammar: Grammar, tools: Sequence[Mapping[str, Any]] = ()) -> GrammarState:
         """The state before the first token of an action.

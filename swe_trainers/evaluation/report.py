@@ -15,7 +15,7 @@ from typing import Any
 
 from swe_trainers.evaluation.records import Row
 from swe_trainers.evaluation.statistics import wilson
-from swe_trainers.evaluation.summary import outcome
+from swe_trainers.evaluation.summary import outcome, task_name
 from swe_trainers.evaluation.table import dollars, duration, evaluation_title
 from swe_trainers.report.html import render_html
 
@@ -33,7 +33,7 @@ class _Group:
     """The instances of one repository, by the prefix of their names."""
 
     name: str
-    solved: int
+    resolved: int
     judged: int
     low: float
     high: float
@@ -70,22 +70,23 @@ def _groups(rows: Sequence[Row]) -> list[_Group]:
     judged: dict[str, list[bool]] = {}
     for row in rows:
         if row["valid"] and row["resolved"] is not None:
-            judged.setdefault(row["instance_id"].rpartition("-")[0] or row["instance_id"], []).append(row["resolved"])
+            name = task_name(row)
+            judged.setdefault(name.rpartition("-")[0] or name, []).append(row["resolved"])
     groups = [_Group(name, sum(won), len(won), *wilson(sum(won), len(won))) for name, won in judged.items()]
     return sorted(groups, key=lambda group: (-group.judged, group.name)) if len(groups) > 1 else []
 
 
 def _histogram(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Episodes by number of turns: label, solved, others; bins of equal width, at most `_BINS`."""
+    """Episodes by number of turns: label, resolved, others; bins of equal width, at most `_BINS`."""
     valid = [row for row in rows if row["valid"]]
     if not valid:
         return []
     most = max(row["turns"] for row in valid)
     width = -(-(most + 1) // _BINS)
-    bins = [{"label": _label(start, width), "solved": 0, "other": 0} for start in range(0, most + 1, width)]
+    bins = [{"label": _label(start, width), "resolved": 0, "other": 0} for start in range(0, most + 1, width)]
     for row in valid:
         found: Any = bins[row["turns"] // width]
-        found["solved" if row["resolved"] else "other"] += 1
+        found["resolved" if row["resolved"] else "other"] += 1
     return bins
 
 
@@ -105,7 +106,15 @@ def _episodes(rows: Sequence[Row], place: Path) -> list[dict[str, Any]]:
                 patch = file.read(4 * _PATCH_CHARACTERS).decode("utf-8", "replace")[:_PATCH_CHARACTERS]
             left -= len(patch)
         lines = [{"text": line, "kind": _kind(line)} for line in patch.splitlines()]
-        shown.append({**row, "kind": outcome(row), "patch": lines, "cut": len(patch) == _PATCH_CHARACTERS})
+        shown.append(
+            {
+                **row,
+                "name": task_name(row),
+                "kind": outcome(row),
+                "patch": lines,
+                "cut": len(patch) == _PATCH_CHARACTERS,
+            }
+        )
     return shown
 
 

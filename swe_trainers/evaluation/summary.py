@@ -20,14 +20,19 @@ from swe_trainers.evaluation.statistics import (
     pass_at_k,
 )
 
-__all__ = ["Comparison", "Difference", "compare", "outcome", "outcomes", "summarise"]
+__all__ = ["Comparison", "Difference", "compare", "outcome", "outcomes", "summarise", "task_name"]
 
 
 def outcome(row: Row) -> str:
-    """`solved`, `failed`, `invalid`; `played` if success is not defined."""
+    """`resolved`, `failed`, `invalid`; `played` if success is not defined."""
     if not row["valid"]:
         return "invalid"
-    return {True: "solved", False: "failed", None: "played"}[row["resolved"]]
+    return {True: "resolved", False: "failed", None: "played"}[row["resolved"]]
+
+
+def task_name(row: Row) -> str:
+    """The environment's name of the task, if it has one; else the plan's name of the episode."""
+    return str(row.get("task_id") or row["instance_id"])
 
 
 def outcomes(rows: Sequence[Row]) -> dict[str, list[bool]]:

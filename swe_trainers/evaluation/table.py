@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections import Counter
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from swe_trainers.evaluation.records import Row
-from swe_trainers.evaluation.summary import outcome
+from swe_trainers.evaluation.summary import outcome, task_name
 
 __all__ = ["Tally", "dollars", "duration", "evaluation_title", "showing", "summary_lines"]
+
+_LINE_EVERY_S = 1.0
 
 
 class Tally:
@@ -57,7 +60,7 @@ class Tally:
 
     def line(self) -> str:
         """All counts in one line."""
-        kinds = ["played", "invalid"] if self.kinds["played"] else ["solved", "failed", "invalid"]
+        kinds = ["played", "invalid"] if self.kinds["played"] else ["resolved", "failed", "invalid"]
         words = [f"{kind} {self.kinds[kind]}" for kind in kinds] + [f"running {len(self.running)}"]
         words.append(f"{_short(self.tokens)} tokens")
         if self.cost:
@@ -89,7 +92,21 @@ def showing(
         with _live(tally, title, output) as ended:
             yield ended
     else:
-        yield lambda row: print(_line(tally, row), file=output, flush=True)
+        yield _Lines(tally, output).ended
+
+
+class _Lines:
+    """At most one line a second, each with the counts; invalid episodes and the last one always have one."""
+
+    def __init__(self, tally: Tally, output: IO[str]) -> None:
+        self._tally, self._output, self._written_at = tally, output, -math.inf
+
+    def ended(self, row: Row) -> None:
+        now = time.monotonic()
+        if row["valid"] and self._tally.done < self._tally.planned and now - self._written_at < _LINE_EVERY_S:
+            return
+        self._written_at = now
+        print(_line(self._tally, row), file=self._output, flush=True)
 
 
 def dollars(cost: float) -> str:
@@ -110,7 +127,7 @@ def _line(tally: Tally, row: Row) -> str:
     width = len(str(tally.planned))
     reason = row["end_reason"] if row["valid"] else row["failure_reason"]
     return (
-        f"[{tally.done:>{width}}/{tally.planned}] {outcome(row):7} {_name(row)}  {row['turns']} turns, "
+        f"[{tally.done:>{width}}/{tally.planned}] {outcome(row):8} {_name(row)}  {row['turns']} turns, "
         f"{row['seconds']:.1f} s, {reason}  ({tally.line()})"
     )
 
@@ -124,7 +141,7 @@ def _live(tally: Tally, title: str, output: IO[str]) -> Iterator[Callable[[Row],
     from rich.text import Text
 
     latest: list[Row] = []
-    styles = {"solved": "green", "failed": "red", "invalid": "yellow", "played": "cyan"}
+    styles = {"resolved": "green", "failed": "red", "invalid": "yellow", "played": "cyan"}
 
     class Shown:
         """Rendered four times a second."""
@@ -157,7 +174,7 @@ def _live(tally: Tally, title: str, output: IO[str]) -> Iterator[Callable[[Row],
 
 
 def _name(row: Row | dict[str, Any]) -> str:
-    return f"{row['instance_id']} #{row['sample']}" if row["sample"] else str(row["instance_id"])
+    return task_name(row) + (f" #{row['sample']}" if row["sample"] else "")
 
 
 def _short(count: int) -> str:
@@ -198,4 +215,4 @@ def summary_lines(summary: dict[str, Any], place: str) -> Sequence[str]:
         lines.append(
             f"{summary['invalid']} invalid: excluded, repeated by --resume; the most frequent reason: {reason[:200]}"
         )
-    return [*lines, f"{place}/report.html"]
+    return [*lines, f"look at the report: python -m webbrowser {place}/report.html"]

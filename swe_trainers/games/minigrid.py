@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from swe_trainers.errors import ConfigurationError
+from swe_trainers.errors import ConfigurationError, install_hint
 from swe_trainers.rollout.adapters import AnyText, TextAdapter
 
 __all__ = ["MiniGridWords", "make"]
@@ -87,7 +87,7 @@ def make(game: str = "MiniGrid-Empty-5x5-v0", **kwargs: Any) -> gymnasium.Env[st
         import minigrid  # noqa: F401 - registers its environments
         from minigrid.core.actions import Actions
     except ImportError as error:
-        raise ConfigurationError("MiniGrid is not installed. Try: pip install 'swegym-env[games]'") from error
+        raise ConfigurationError(f"MiniGrid is not installed. {install_hint('games')}") from error
     env = gymnasium.make(game, disable_env_checker=True, **kwargs)
     return TextAdapter(MiniGridWords(env), actions=[action.name for action in Actions])
 

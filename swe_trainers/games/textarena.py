@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from swe_trainers.config import nearest
-from swe_trainers.errors import ConfigurationError
+from swe_trainers.errors import ConfigurationError, install_hint
 from swe_trainers.rollout.adapters import AnyText
 
 __all__ = ["TextArena"]
@@ -52,7 +52,7 @@ class TextArena(gymnasium.Env[str, str]):
         try:
             import textarena
         except ImportError as error:
-            raise ConfigurationError("textarena is not installed. Try: pip install 'swegym-env[games]'") from error
+            raise ConfigurationError(f"textarena is not installed. {install_hint('games')}") from error
         registered = textarena.envs.registration.ENV_REGISTRY
         if f"{game}-raw" not in registered:
             known = [name.removesuffix("-raw") for name in registered if name.endswith("-raw")]

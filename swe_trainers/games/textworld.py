@@ -24,7 +24,7 @@ from typing import Any
 
 import gymnasium
 
-from swe_trainers.errors import ConfigurationError
+from swe_trainers.errors import ConfigurationError, install_hint
 from swe_trainers.files import write_whole
 from swe_trainers.rollout.adapters import AnyText
 
@@ -196,7 +196,7 @@ def _textworld() -> Any:
         import textworld
         import textworld.generator
     except ImportError as error:
-        raise ConfigurationError("TextWorld is not installed. Try: pip install 'swegym-env[games]'") from error
+        raise ConfigurationError(f"TextWorld is not installed. {install_hint('games')}") from error
     return textworld
 
 

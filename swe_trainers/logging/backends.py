@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from swe_trainers.config import named, nearest
-from swe_trainers.errors import ConfigurationError
+from swe_trainers.errors import ConfigurationError, install_hint
 from swe_trainers.registry import with_installed
 
 __all__ = ["EXTRAS", "LOGGERS", "MetricsLogger", "logger_class", "open_logger"]
@@ -17,8 +17,8 @@ _BUILT_IN = {
     "wandb": "swe_trainers.logging.wandb:WeightsAndBiases",
 }
 LOGGERS = with_installed("swe_trainers.loggers", _BUILT_IN)
-EXTRAS = {"wandb": "'swegym-env[wandb]'"}
-"""What pip is given for a package that is not installed, where that is not its name."""
+EXTRAS = {"wandb": "wandb"}
+"""Package → the extra of this project that brings it."""
 
 
 class MetricsLogger(Protocol):
@@ -60,10 +60,9 @@ def open_logger(name: str, directory: Path, options: Mapping[str, Any]) -> Metri
     try:
         opened: MetricsLogger = backend(directory, **options)
     except ImportError as error:
-        missing, wanted = error.name or "a package", EXTRAS.get(backend.package, backend.package)
-        raise ConfigurationError(
-            f"{name}: needs {missing}, which is not installed. Try: pip install {wanted}"
-        ) from error
+        package, missing = backend.package, error.name or "a package"
+        hint = install_hint(EXTRAS[package]) if package in EXTRAS else f"Try: pip install {package}"
+        raise ConfigurationError(f"{name}: needs {missing}, which is not installed. {hint}") from error
     except TypeError as error:
         raise ConfigurationError(f"loggers.{name}: {error}") from error
     return opened

@@ -7,6 +7,7 @@ import math
 import os
 import random
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 __all__ = ["ProgressBar", "Run", "lock"]
+
+_LINE_EVERY_S = 1.0
 
 
 class Run:
@@ -53,6 +56,7 @@ class Run:
         self.directory = Path(directory)
         self._bars: Progress | None = None
         self._console: Any = None
+        self._frequent_at = -math.inf
         self._json_logs = json_logs
         self._sinks: list[int] = []
         self._metrics = JsonLines(self.directory)
@@ -78,10 +82,21 @@ class Run:
 
                 self._console = Console(stderr=True, highlight=False, soft_wrap=True)
             sink = lambda line: self._console.print(line, end="", markup=False)  # noqa: E731
-            self._sinks.append(self._add_sink(sink, level="INFO"))
+            self._sinks.append(self._add_sink(sink, level="INFO", everything=False))
 
-    def info(self, message: str) -> None:
-        """Write a line to the console and to `training.log`."""
+    def info(self, message: str, *, frequent: bool = False) -> None:
+        """Write a line to the console and to `training.log`.
+
+        Args:
+            message: the line.
+            frequent: leave it out on the console if the last such line there is less than a second old.
+        """
+        if frequent and self._console is not None:
+            now = time.monotonic()
+            if now - self._frequent_at < _LINE_EVERY_S:
+                self.log.bind(file_only=True).info("{}", message)
+                return
+            self._frequent_at = now
         self.log.info("{}", message)
 
     def warning(self, message: str) -> None:
@@ -156,15 +171,18 @@ class Run:
     ) -> None:
         self.close()
 
-    def _add_sink(self, sink: Any, *, level: str = "DEBUG") -> int:
+    def _add_sink(self, sink: Any, *, level: str = "DEBUG", everything: bool = True) -> int:
         own = str(self.directory)
+
+        def is_wanted(record: Any) -> bool:
+            extra = record["extra"]
+            return extra.get("run") == own and (everything or not extra.get("file_only", False))
+
         layout = "{time:YYYY-MM-DD HH:mm:ss} {level:<7} {message}"
         if self._json_logs:
             layout = "{extra[json]}"
         # Without `catch` a log that cannot be written ends the run, instead of a traceback for every line.
-        return logger.add(
-            sink, level=level, format=layout, filter=lambda record: record["extra"].get("run") == own, catch=False
-        )
+        return logger.add(sink, level=level, format=layout, filter=is_wanted, catch=False)
 
 
 class ProgressBar:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from swe_trainers.config import similar
-from swe_trainers.errors import ConfigurationError
+from swe_trainers.errors import ConfigurationError, install_hint
 from swe_trainers.model.hub import loadable, reason_of
 from swe_trainers.model.lora import read_adapter
 from swe_trainers.model.tokenizers import Tokenizer
@@ -78,7 +78,7 @@ def _trainable(model: PreTrainedModel, bits: int | None) -> PreTrainedModel:
 
 def _quantised(bits: Literal[4, 8], dtype: torch.dtype) -> dict[str, Any]:
     if importlib.util.find_spec("bitsandbytes") is None:
-        raise ConfigurationError(f"bits: {bits}-bit weights need bitsandbytes. Try: pip install 'swegym-env[gpu]'")
+        raise ConfigurationError(f"bits: {bits}-bit weights need bitsandbytes. {install_hint('gpu')}")
     from transformers import BitsAndBytesConfig
 
     build: Any = BitsAndBytesConfig

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from swe_trainers.config import named
-from swe_trainers.errors import ConfigurationError
+from swe_trainers.errors import ConfigurationError, install_hint
 from swe_trainers.logging import logger_class
 from swe_trainers.logging.backends import EXTRAS
 from swe_trainers.planning.architecture import architecture_of, find_config, weights_are_here
@@ -68,10 +68,10 @@ def _missing_packages(config: RunConfig) -> Iterator[str]:
         "tinker": (config.model.tinker is not None, "model.tinker"),
     }
     extras = {
-        "bitsandbytes": "'swegym-env[gpu]'",
-        "peft": "'swegym-env[train]'",
-        "ray": "'swegym-env[ray]'",
-        "tinker": "'swegym-env[tinker]'",
+        "bitsandbytes": "gpu",
+        "peft": "train",
+        "ray": "ray",
+        "tinker": "tinker",
         **EXTRAS,
     }
     for name in config.metrics_loggers:
@@ -84,10 +84,11 @@ def _missing_packages(config: RunConfig) -> Iterator[str]:
             wanted[package] = (True, f"loggers.{name}" if name in config.loggers else short[name])
     for package, name in _GAMES.items():
         if config.environment.id.startswith(f"swe_trainers.games.{package}:") and find_spec(package) is None:
-            yield f"{name} is not installed. Try: pip install 'swegym-env[games]'"
+            yield f"{name} is not installed. {install_hint('games')}"
     for package, (asked, setting) in wanted.items():
         if asked and find_spec(package) is None:
-            yield f"{setting}: needs {package}, which is not installed. Try: pip install {extras.get(package, package)}"
+            hint = install_hint(extras[package]) if package in extras else f"Try: pip install {package}"
+            yield f"{setting}: needs {package}, which is not installed. {hint}"
 
 
 def _device(config: RunConfig) -> Iterator[str]:

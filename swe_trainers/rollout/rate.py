@@ -79,7 +79,9 @@ class Rate:
 
 
 def pace(metrics: Mapping[str, Any]) -> str:
-    """A line: `14.2 episodes/s, limited by the environment (61 % of an episode; model 24 %, tests 15 %)`.
+    """A line: `14.2 episodes/s while playing, limited by the environment (61 % of an episode; model 24 %, tests 15 %)`.
+
+    The seconds of updates are not counted.
 
     Args:
         metrics: those of `Rate.metrics`, perhaps with others; the line is "" without them. Stations without time are
@@ -92,4 +94,4 @@ def pace(metrics: Mapping[str, Any]) -> str:
     (most, first), *others = sorted(shares, key=lambda pair: -pair[0])
     rest = ", ".join(f"{station} {share * 100:.0f} %" for share, station in others if share)
     of_episode = f"{most * 100:.0f} % of an episode" + (f"; {rest}" if rest else "")
-    return f"{metrics['episodes_per_second']:.1f} episodes/s, limited by the {first} ({of_episode})"
+    return f"{metrics['episodes_per_second']:.1f} episodes/s while playing, limited by the {first} ({of_episode})"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from swe_trainers.config import Configuration
-from swe_trainers.errors import ConfigurationError
+from swe_trainers.errors import ConfigurationError, install_hint
 
 __all__ = ["RayConfig", "joined_cluster"]
 
@@ -62,7 +62,7 @@ def joined_cluster(config: RayConfig) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise ConfigurationError("scale.ray: Ray is not installed. Try: pip install 'swegym-env[ray]'") from error
+        raise ConfigurationError(f"scale.ray: Ray is not installed. {install_hint('ray')}") from error
     if ray.is_initialized():
         yield ray
         return

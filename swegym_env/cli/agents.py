@@ -12,6 +12,9 @@ from swegym_env.programs.spec import agent_names, load_agent
 
 __all__ = ["add_parser"]
 
+_PROTOCOLS = {"chat": "chat completions", "messages": "messages", "responses": "responses"}
+"""The names that these have in the documentation of the servers that offer them."""
+
 
 def add_parser(commands: Any) -> None:
     """Add `agents` to the commands of `swegym`."""
@@ -79,8 +82,9 @@ def _check(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(found))
         return 0
-    how = "a stream" if found["stream"] else "whole"
-    print(f"{env.agent} asks after {found['start_s']} s, by {found['protocol']}, {how}")
+    protocol = _PROTOCOLS.get(info["protocol"], info["protocol"])
+    how = "streamed" if found["stream"] else "not streamed"
+    print(f"{env.agent}: first request after {found['start_s']:.1f} s ({protocol}, {how})")
     if load_agent(options.path).imports is not None:
         print(f"imported in each episode: {env.imports_problem}" if env.imports_problem else "imported once")
     print(f"tools: {', '.join(found['tools']) or 'none'}\n\n{info['system_prompt']}\n\n{observation}".rstrip())

@@ -65,7 +65,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         for finding in findings:
             found = dataclasses.asdict(finding)
-            del found["instances"]  # none of these is about rows
+            del found["instances"], found["ready"]  # none of these is about rows
             print(json.dumps(found))
     else:
         print(render(findings))
@@ -81,8 +81,15 @@ def _run_for_datasets(options: argparse.Namespace) -> int:
             for finding in findings:
                 print(json.dumps({"dataset": dataset, **dataclasses.asdict(finding)}))
         else:
-            print(f"{dataset}\n{render(findings)}")
+            print(f"{dataset}\n{render(findings)}\n{_total(findings)}")
     return 0 if complete else 1
+
+
+def _total(findings: list[Finding]) -> str:
+    """The line below the findings about a dataset's rows."""
+    rows, possible = (sum(len(f.instances) for f in findings if f.ok or every) for every in (True, False))
+    ready = sum(f.ready for f in findings)
+    return f"{possible} of {rows} rows can be set up here, {ready} {'is' if ready == 1 else 'are'}"
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,7 @@ class Finding:
         detail: a version, a path, a time, or the reason of the failure.
         remedy: if it does not work, what is lost and what to do; else "".
         instances: ids of the rows that it is about, if it is about rows.
+        ready: how many of these are set up.
     """
 
     name: str
@@ -102,6 +110,7 @@ class Finding:
     detail: str
     remedy: str = ""
     instances: tuple[str, ...] = ()
+    ready: int = 0
 
 
 _FEATURE_OF = {
@@ -271,6 +280,7 @@ def rows_that_can_be_set_up(dataset: str) -> list[Finding]:
             f"{len(ids)} row{'s' if len(ids) > 1 else ''}: {problem or name}" + _set_up(len(ready.intersection(ids))),
             f"these rows are invalid. They need {name}" if problem else "",
             tuple(ids),
+            len(ready.intersection(ids)),
         )
         for (repo, name, problem), ids in sorted(instances.items())
     ]

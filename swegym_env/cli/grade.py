@@ -203,7 +203,8 @@ def _totals(rows: list[dict[str, Any]], policy: Policy, kept: int) -> str:
     details = [f"{forged} forged"] * (forged > 0) + [f"{kept} known from before"] * (kept > 0) + [f"policy {policy}"]
     return (
         f"{words} ({', '.join(details)})\n"
-        f"{seconds:.1f} s: tests {tests:.1f} s, controls {again:.1f} s, all else {seconds - tests - again:.1f} s"
+        f"{seconds:.1f} s: tests {tests:.1f} s, controls {again:.1f} s, set-up, sandboxes and screening "
+        f"{seconds - tests - again:.1f} s"
     )
 
 
@@ -292,15 +293,16 @@ def _patches(options: argparse.Namespace) -> tuple[list[tuple[Task, str]], Seque
 
 _MISSING = object()
 _SHOWN = 3
-_HEADING = f"{'instance':44} {'verdict':10}  {'FAIL_TO_PASS':>12}  {'PASS_TO_PASS':>12}  {'seconds':>7}  why"
+_HEADING = (
+    f"{'instance':44} {'verdict':10}  {'FAIL_TO_PASS':>12}  {'PASS_TO_PASS':>12}  {'seconds':>7}  {'controls':>8}  why"
+)
 
 
 def _line(row: Mapping[str, Any]) -> str:
     word = "resolved" if row["resolved"] else "unresolved" if row["valid"] else "invalid"
     counts = "  ".join(f"{passed:>8}/{total:<3}" for passed, total in (row["fail_to_pass"], row["pass_to_pass"]))
-    text = f"{row['instance_id']:44} {word:10}  {counts}  {row['duration_s']:>7.1f}"
-    if row["control_duration_s"] >= 0.05:
-        text += f"  (controls {row['control_duration_s']:.1f})"
+    controls = f"{row['control_duration_s']:.1f}" if row["control_duration_s"] >= 0.05 else ""
+    text = f"{row['instance_id']:44} {word:10}  {counts}  {row['duration_s']:>7.1f}  {controls:>8}"
     if row["set_aside"]:
         text += f"  not graded: {', '.join(row['set_aside'])}"
     lines = [f"{text}  {row['failure_reason']}".rstrip()]

@@ -14,20 +14,17 @@ from swegym_env.long_work import LOG, Work
 __all__ = ["show_long_work"]
 
 _SHOWN_AFTER_S = 5.0
-_SHOWN_IN_LOGS_AFTER_S = 60.0  # as often as progress is written where no terminal shows it
 _AGAIN_AFTER_S = 60.0
 
 
 @contextlib.contextmanager
-def show_long_work(after_s: float | None = None, again_after_s: float = _AGAIN_AFTER_S) -> Iterator[None]:
+def show_long_work(after_s: float = _SHOWN_AFTER_S, again_after_s: float = _AGAIN_AFTER_S) -> Iterator[None]:
     """Show the messages of `swegym_env.long_work` on standard error, of work that takes longer than `after_s`.
 
     Args:
-        after_s: seconds; None: 5 on a terminal, 60 elsewhere.
+        after_s: seconds.
         again_after_s: seconds between the lines that say how far it is.
     """
-    if after_s is None:
-        after_s = _SHOWN_AFTER_S if sys.stderr is not None and sys.stderr.isatty() else _SHOWN_IN_LOGS_AFTER_S
     handler = _LongWorkLines(after_s, again_after_s)
     before = LOG.level
     LOG.addHandler(handler)

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from swegym_env.cli.options import add_command, add_repos, add_sandbox, add_task, load_for_task, require_at_least
-from swegym_env.errors import ConfigurationError
+from swegym_env.errors import ConfigurationError, install_hint
 
 __all__ = ["add_parser"]
 
@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         from swegym_env.adapters import mcp as adapter
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"{error.name} is not installed. Try: pip install 'swegym-env[mcp]'") from error
+        raise ConfigurationError(f"{error.name} is not installed. {install_hint('mcp')}") from error
     token = read_token() if options.http else ""
     tasks = load_for_task(options)
     env: gymnasium.Env[str, str] = SWEBenchEnv(

@@ -9,7 +9,7 @@ import os
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from swegym_env.cli.options import (
@@ -47,6 +47,7 @@ def add_parser(commands: Any) -> None:
         more=(
             ". A line of standard input is a command; one of several lines stands between <execute> and </execute>; "
             "Markdown is no syntax here. "
+            "On a terminal each command has a prompt, and empty lines are ignored. "
             "--json: the first object is the reset, with the issue as its observation. "
             "Exit code: 0 if the work was submitted, resolved or not; 1 if the episode ended otherwise, as where the "
             "agent program crashed; 2 if the machine failed or the request is wrong; 130 after Ctrl-C."
@@ -54,7 +55,12 @@ def add_parser(commands: Any) -> None:
     )
     add_task(parser)
     add_sandbox(parser)
-    parser.add_argument("--tools", default="bash", help="tools, separated by commas (default bash); see: tools list")
+    parser.add_argument(
+        "--tools",
+        default="bash",
+        help="tools, separated by commas (default bash, the shell alone; `default` is a bundle of tools for looking at "
+        "and editing files); see: tools list",
+    )
     parser.add_argument(
         "--agent", metavar="NAME", help="an agent program or its folder plays; lines of standard input are its model's"
     )
@@ -94,21 +100,23 @@ def _run(options: argparse.Namespace) -> int:
     if options.record:
         notes = {"agent": options.agent or "swegym run"} | ({"model": options.model} if options.model else {})
         env = RecordTrajectory(env, options.record, notes=notes)
+    typed = not (options.agent or options.json) and _is_terminal()
     try:
         choice = {"instance_id": options.instance} if options.instance else None
         observation, info = env.reset(seed=options.seed, options=choice)
         if options.json:
             _print_step(observation, 0.0, info)
         else:
-            print(f"{info['system_prompt']}\n\n{observation}", flush=True)
+            print(f"{info['system_prompt']}\n\n{observation}" + "\n" * typed, flush=True)
         asked = [info]
-        for command in _answers(options, asked) if options.model else _lines() if options.agent else _commands():
+        commands = _commands(_typed if typed else _piped(), skip_empty=typed)
+        for command in _answers(options, asked) if options.model else _lines() if options.agent else commands:
             observation, reward, terminated, truncated, info = env.step(command)
             asked[0] = info
             if options.json:
                 _print_step(observation, float(reward), info)
             else:
-                print(f"\n>>> {command}\n{observation}", flush=True)
+                print(f"{observation}\n" if typed else f"\n>>> {command}\n{observation}", flush=True)
             if terminated or truncated:
                 if not info["valid"]:
                     print(f"swegym: {info['failure_reason']}", file=sys.stderr)
@@ -179,20 +187,45 @@ def _lines() -> Iterator[str]:
         yield line.decode("utf-8", "replace").rstrip("\n")
 
 
-def _commands() -> Iterator[str]:
+def _piped() -> Callable[[str], str | None]:
+    """Reads a line of standard input at each call, None at its end; prompts are not shown."""
+    lines = _lines()
+    return lambda _prompt: next(lines, None)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _typed(prompt: str) -> str | None:
+    """A line that is typed after a prompt, with editing and history where Python has readline; None at the end."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 - `input` uses it then
+    try:
+        return input(prompt)
+    except EOFError:
+        print()
+        return None
+
+
+def _commands(read: Callable[[str], str | None], *, skip_empty: bool) -> Iterator[str]:
     """The commands of standard input: each a line, or what stands in `<execute>` and `</execute>`, over lines or not.
 
+    Args:
+        read: returns the next line, None at the end; called with a prompt.
+        skip_empty: empty lines between commands are none.
     Raises:
         ConfigurationError: a command in tags does not end, or is followed by something on its last line.
     """
-    lines = _lines()
-    for line in lines:
+    while (line := read(">>> ")) is not None:
+        if skip_empty and not line.strip():
+            continue
         if not line.lstrip().startswith(_BEGIN):
             yield line
             continue
         text = line.lstrip().removeprefix(_BEGIN)
         while _END not in text:
-            following = next(lines, None)
+            following = read("... ")
             if following is None:
                 raise ConfigurationError(f"standard input ended before {_END}")
             text += f"\n{following}"

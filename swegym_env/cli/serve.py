@@ -16,7 +16,7 @@ from swegym_env.cli.options import (
     require_seconds,
     start_json_logs,
 )
-from swegym_env.errors import ConfigurationError
+from swegym_env.errors import ConfigurationError, install_hint
 
 if TYPE_CHECKING:
     from swegym_env.serving.app import Bodies
@@ -101,7 +101,7 @@ def check_listening(options: argparse.Namespace) -> tuple[Listening, str, Bodies
         from swegym_env.serving.app import Bodies
         from swegym_env.serving.listening import Listening
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"{error.name} is not installed. Try: pip install 'swegym-env[serve]'") from error
+        raise ConfigurationError(f"{error.name} is not installed. {install_hint('serve')}") from error
     if not options.lease > 0 or not options.drain >= 0:
         raise ConfigurationError(f"--lease, --drain: expected seconds, got {options.lease:g}, {options.drain:g}")
     require_at_least(options, connections=1)

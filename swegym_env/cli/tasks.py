@@ -23,9 +23,11 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--dataset", default="mini", help=DATASETS)
     add_dataset_arguments(parser)
-    parser.add_argument("--instance", help="show this task, without what solves it; --json: in one line of JSONL")
+    parser.add_argument("--instance", help="print the issue of this task; --json: its row without what solves it")
     parser.add_argument(
-        "--full", action="store_true", help="with --instance: the whole row, with gold patch, hidden tests and hints"
+        "--full",
+        action="store_true",
+        help="with --instance: the whole row in JSON, with gold patch, tests and hints",
     )
     add_json(parser, "task")
 
@@ -35,7 +37,11 @@ def _run(options: argparse.Namespace) -> int:
         raise ConfigurationError("--full: only with --instance")
     tasks = load_chosen(options, options.dataset)
     if options.instance:
-        row = task_to_row(find_task(tasks, options.instance))
+        task = find_task(tasks, options.instance)
+        if not (options.full or options.json):
+            print(task.problem_statement.strip())
+            return 0
+        row = task_to_row(task)
         shown = row if options.full else {name: row[name] for name in _KNOWN if row[name]}
         print(json.dumps(shown, indent=None if options.json else 2))
         return 0

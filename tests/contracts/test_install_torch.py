@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -53,3 +54,17 @@ def test_the_build_of_pytorch_follows_the_driver(
     assert done.returncode == 0, done.stdout + done.stderr
     assert [path.name for path in site.glob("*.dist-info")] == [f"torch-{PIN}{taken}.dist-info"]
     assert ("with CUDA" in done.stdout) is driver
+
+
+def test_python3_is_taken_where_there_is_no_python(tmp_path: Path) -> None:
+    """Debian has no `python` outside of virtual environments."""
+    for name in ("bash", "dirname", "sed"):
+        found = shutil.which(name)
+        assert found is not None
+        (tmp_path / name).symlink_to(found)
+    (tmp_path / "python3").write_text('#!/bin/sh\necho "python3 $*"\n')
+    (tmp_path / "python3").chmod(0o755)
+    command = ["bash", str(ROOT / "scripts/install_torch.sh")]
+    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "installing PyTorch" in done.stdout

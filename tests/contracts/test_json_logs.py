@@ -84,7 +84,7 @@ def test_training_and_evaluation_log_the_same_fields(
     assert swe_eval(["run", "--episodes", "2", "--json-logs"]) == 0
     shown = capsys.readouterr()
     assert [text[:5] for _, text in levels_and_messages(shown.err)] == ["[1/2]", "[2/2]"]
-    assert shown.out.splitlines()[-1] == "run/evaluation/report.html"
+    assert shown.out.splitlines()[-1] == "look at the report: python -m webbrowser run/evaluation/report.html"
 
     options = ["--model", "run", "--episodes", "1", "--max-turns", "3", "--json", "--json-logs"]
     assert swe_eval(options) == 0

@@ -106,7 +106,9 @@ def test_missing_extra(say: Say, tmp_path: Path):
         "import sys; sys.modules['wandb'] = None\n"
     )  # as if it were not installed
     error = say("swe-train", "run.yaml", "--wandb_project", "p", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
-    assert error.endswith("needs wandb, which is not installed. Try: pip install 'swegym-env[wandb]'\n")
+    assert error.endswith(
+        "needs wandb, which is not installed. Try, in a clone of swegym-env: pip install '.[wandb]'\n"
+    )
 
 
 def test_misspelled_configuration_key(say: Say):

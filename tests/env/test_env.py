@@ -460,8 +460,9 @@ def test_an_unknown_instance_or_option_or_prompt_is_named(env, tmp_path):
 
 
 PLAYED = """
-import os, sys
+import logging, os, sys
 os.umask(int(sys.argv[2], 8))
+logging.getLogger("swegym_env.long_work").disabled = True  # what it warns of depends on how busy the machine is
 from swegym_env.cli.doctor import diagnose
 from swegym_env.env import SWEBenchEnv
 diagnose()  # it makes the directories first

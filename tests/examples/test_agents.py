@@ -14,12 +14,16 @@ def _run(program, *arguments):
     command = [sys.executable, str(ROOT / "examples" / program), *arguments]
     ran = run_to_end(command, environment)
     assert ran.returncode == 0, ran.stderr[-2000:]
-    return json.loads(ran.stdout.splitlines()[-1])
+    return ran.stdout
 
 
 @pytest.mark.parametrize("program", ["agent_mini_swe.py", "agent_smolagents.py"])
 def test_third_party_agent_solves_a_task(program, tmp_path):
-    summary = _run(program, "--instance", "mini__lrucache-001", "--record", str(tmp_path))
+    *shown, last = _run(program, "--instance", "mini__lrucache-001", "--record", str(tmp_path)).splitlines()
+    *_, first, second, third = (line for line in shown if line.startswith(">>> "))  # the issue has such lines too
+    assert first == ">>> ls" and second.startswith(">>> git apply") and third == ">>> submit"
+    assert "lrucache" in shown[shown.index(first) + 1 :]
+    summary = json.loads(last)
     assert summary["resolved"] is True and summary["reward"] == 1.0 and summary["end_reason"] == "submitted"
     assert summary["fail_to_pass"][0] == summary["fail_to_pass"][1] > 0
     (record,) = tmp_path.glob("mini__lrucache-001__*/traj.json")

@@ -60,6 +60,12 @@ def test_one_episode_resolves_its_task(environment):
     assert "reward 1.0, ended because: submitted\nrepaired (5, 5), kept (45, 45)" in ran.stdout
 
 
+def test_help_of_the_trl_example_imports_no_trl(environment):
+    ran = run_to_end([sys.executable, "-X", "importtime", "examples/trl_grpo.py", "--help"], environment)
+    assert ran.returncode == 0 and "--vllm" in ran.stdout
+    assert not {"trl", "bitsandbytes", "torch"} & {line.split("|")[-1].strip() for line in ran.stderr.splitlines()}
+
+
 def test_scripted_agent_resolves_tasks_and_records_episodes(play, tmp_path):
     summary = play("scripted_agent.py", "--episodes", 4, "--record", tmp_path)
     assert summary["episodes"] == 4 and summary["resolved"] >= 2 and 3 <= summary["turns"] <= 30

@@ -50,6 +50,17 @@ def test_a_log_has_only_the_lines_of_its_run(tmp_path):
     assert "without a run" not in (tmp_path / "a" / "training.log").read_text()
 
 
+def test_frequent_lines_are_left_out_on_the_console_but_not_in_the_log(tmp_path, capsys):
+    lines = [f"line {number}" for number in range(9)]
+    with Run(tmp_path) as run:
+        for line in lines:
+            run.info(line, frequent=line not in {"line 4", "line 8"})
+    shown = [line.split("  ")[-1].strip() for line in capsys.readouterr().err.splitlines()]
+    assert [line[-6:] for line in shown] == ["line 0", "line 4", "line 8"]
+    logged = (tmp_path / "training.log").read_text().splitlines()
+    assert [line[-6:] for line in logged] == lines and all(" INFO " in line for line in logged)
+
+
 def test_only_one_process_can_write_to_a_run(tmp_path):
     with Run(tmp_path, console=False), pytest.raises(ConfigurationError, match="another process is writing this run"):
         Run(tmp_path, console=False)
@@ -92,7 +103,7 @@ def test_tensorboard_gets_the_finite_numbers(tmp_path):
 
 def test_a_back_end_whose_package_is_missing_is_an_error_that_names_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'swegym-env\[wandb\]'"):
+    with pytest.raises(ConfigurationError, match=r"Try, in a clone of swegym-env: pip install '\.\[wandb\]'"):
         Run(tmp_path, console=False, loggers={"wandb": {"project": "p"}})
     Run(tmp_path, console=False).close()
 

@@ -210,6 +210,33 @@ def test_groups_are_replaced_by_the_rewards_that_they_are_trained_on(model):
         assert metrics["groups_with_signal"] == (0 if rewards is None else 2)
 
 
+@pytest.fixture
+def threads_kept():
+    before = torch.get_num_threads()
+    yield before
+    torch.set_num_threads(before)
+
+
+def test_threads_of_pytorch_are_set_and_stay_as_they_are_by_default(model, threads_kept):
+    torch.set_num_threads(2)
+    for given, expected in (({}, 2), ({"threads": 0}, 2), ({"threads": 1}, 1)):
+        Trainer(model, lake, PPO(**SMALL), **given, **LIMITS)
+        assert torch.get_num_threads() == expected
+    with pytest.raises(ConfigurationError, match=r"^threads: got -1, expected 0 or more$"):
+        Trainer(model, lake, PPO(**SMALL), threads=-1, **LIMITS)
+
+
+def test_log_lines_have_short_numbers_and_leave_out_what_is_undefined(model, tmp_path):
+    Trainer(model, lake, PPO(**SMALL, epochs=1, minibatches=1), output_dir=tmp_path / "run", **LIMITS).train(2)
+    lines = [line for line in (tmp_path / "run" / "training.log").read_text().splitlines() if " ppo " in line]
+    assert len(lines) == 2
+    for line in lines:
+        assert "kl/old 0 " in line  # of one epoch: what is left is rounding
+        numbers = re.findall(r"(?:loss|reward_mean|entropy|grad_norm) (\S+)", line)
+        assert len(numbers) == 4 and all(len(number.lstrip("-0.").replace(".", "")) <= 3 for number in numbers)
+        assert "nan" not in line
+
+
 def code_lines(text):
     """The lines of a program without blank lines and the docstring of its module."""
     tree = ast.parse(text)

@@ -206,16 +206,18 @@ function showEpisodes() {
       make("span", { class: `dot ${episode.outcome}`, role: "img", "aria-label": episode.outcome }),
       make("span", { class: "name" }, episode.instance),
       make("span", { class: "facts" }, `${plural(episode.turns.length, "turn")} · reward ${number(episode.reward)} · ${episode.endReason.replace("_", " ")}`),
-      episode.again ? make("span", { class: "facts" }, which(episode).join(" · ")) : null))));
+      episode.again || policyOf(episode) ? make("span", { class: "facts" }, which(episode).join(" · ")) : null))));
   if (!chosen.length) $("episodes").append(make("li", { class: "label" }, "no episode fits"));
   for (const chip of $("chips").children) chip.setAttribute("aria-pressed", String(chip.dataset.chip === state.chip));
 }
+
+function policyOf(episode) { return typeof episode.notes.policy === "string" ? episode.notes.policy : ""; }
 
 // What tells episodes of one instance apart.
 function which(episode) {
   const sample = typeof episode.notes.sample === "number" ? [`sample ${episode.notes.sample}`] : [];
   const seed = episode.seed === null || episode.seed === undefined ? [] : [`seed ${episode.seed}`];
-  return [...sample, ...seed, moment(episode.recordedAt)].filter(Boolean);
+  return [policyOf(episode), ...sample, ...seed, moment(episode.recordedAt)].filter(Boolean);
 }
 
 function showChips() {
@@ -223,11 +225,18 @@ function showChips() {
   const chips = [["all", EPISODES.length], ...Object.entries(counts).filter(([, count]) => count)];
   $("chips").replaceChildren(...chips.map(([name, count]) =>
     make("button", { "data-chip": name, onclick: () => { state.chip = name; showEpisodes(); } }, `${name} ${count}`)));
-  const judged = counts.resolved + counts.unresolved;
-  const percent = Math.round((100 * counts.resolved) / judged);
-  const part = judged < EPISODES.length ? `${counts.resolved} of ${judged} judged resolved (${percent} %)` : `${percent} % resolved`;
-  const share = judged ? ` · ${part}` : "";
-  $("summary").textContent = plural(EPISODES.length, "episode") + share;
+  // Episodes of several policies have no rate in common.
+  const policies = [...new Set(EPISODES.map(policyOf))];
+  const parts = policies.length < 2 ? [share(EPISODES)] : policies.map((policy) => `${policy || "no policy named"}: ${share(EPISODES.filter((e) => policyOf(e) === policy))}`);
+  $("summary").textContent = [plural(EPISODES.length, "episode"), ...parts].filter(Boolean).join(" · ");
+}
+
+function share(episodes) {
+  const resolved = episodes.filter((e) => e.outcome === "resolved").length;
+  const judged = resolved + episodes.filter((e) => e.outcome === "unresolved").length;
+  if (!judged) return "";
+  const percent = Math.round((100 * resolved) / judged);
+  return judged < episodes.length ? `${resolved} of ${judged} judged resolved (${percent} %)` : `${percent} % resolved`;
 }
 
 // ---- one episode --------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import gymnasium
 import pytest
@@ -48,7 +47,7 @@ def test_tasks_and_grade_skip_bad_rows(dataset: str, capsys: pytest.CaptureFixtu
 def test_run_skips_bad_rows_as_grade_does(
     dataset: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"submit\n")))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"submit\n")))
     assert main(["run", "--dataset", dataset]) == 0
     out, err = capsys.readouterr()
     assert "resolved: False" in out

@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import os
+import pty
+import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +34,9 @@ SWEGYM = (sys.executable, "-m", "swegym_env.cli.main")
 TASK = mini_edit.generate(0)
 ROW = task_to_row(TASK)
 ONE_TASK = ("--dataset", "task.jsonl")  # lies in the directory that commands run in
+
+_LONG_WORK = re.compile(r"^swegym: [\w-]+: .+( …|: done after \S+ s)\n", re.MULTILINE)
+"""Lines about work that took longer than 5 s, which depends on how busy the machine is."""
 
 Done = subprocess.CompletedProcess[str]
 Run = Callable[..., Done]
@@ -76,7 +83,8 @@ def swegym(machine: Path, program: Path) -> Run:
         done = subprocess.run(
             command, input=given, capture_output=True, env=environment, cwd=machine, check=False, timeout=120
         )
-        return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+        stderr = _LONG_WORK.sub("", done.stderr.decode())
+        return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), stderr)
 
     return run
 
@@ -445,6 +453,30 @@ def test_input_that_is_not_utf8_is_decoded_with_replacements(swegym: Run):
     assert "resolved: False  FAIL_TO_PASS 0/1  PASS_TO_PASS " in done.stdout
 
 
+def test_on_a_terminal_commands_have_a_prompt_and_are_not_repeated(machine: Path):
+    ours, theirs = pty.openpty()
+    settings = termios.tcgetattr(theirs)
+    settings[3] &= ~termios.ECHO
+    termios.tcsetattr(theirs, termios.TCSANOW, settings)
+    variables = {**_environment(machine, {}), "TERM": "dumb"}
+    try:
+        process = subprocess.Popen([*SWEGYM, "run", *ONE_TASK], stdin=theirs, stdout=theirs, env=variables, cwd=machine)
+        os.write(ours, b"\n  \necho o''ne\n<execute>\n\necho t''wo\n</execute>\nsubmit\n")
+        shown = b""
+        while process.poll() is None or select.select([ours], [], [], 0)[0]:
+            if select.select([ours], [], [], 0.1)[0]:
+                shown += os.read(ours, 65536)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)
+    text = shown.decode().replace("\r", "")
+    assert process.returncode == 0
+    shown = "\n\n>>> >>> >>> one\n[exit code 0]\n\n>>> ... ... ... two\n[exit code 0]\n\n>>> Submitted.\n"
+    assert shown in text and "t''wo" not in text  # the terminal echoes nothing, and nothing is repeated
+
+
 def _runs(pid: int, name: bytes) -> bool:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(name)
@@ -490,8 +522,9 @@ def test_tasks_lists_a_dataset_and_shows_one_task(swegym: Run):
     assert len(listed) >= 200 and {"instance_id", "repo", "problem_statement"} == set(listed[0])
     assert len({row["instance_id"] for row in listed}) == len(listed)
     one = ("tasks", "--instance", listed[0]["instance_id"])
-    shown = json.loads(swegym(*one).stdout)
+    shown = json.loads(swegym(*one, "--json").stdout)
     assert shown["problem_statement"].startswith(listed[0]["problem_statement"])
+    assert swegym(*one).stdout == shown["problem_statement"].strip() + "\n"
     hidden = {"patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "hints_text", "eval_script", "test_command"}
     assert not hidden & set(shown)
     assert hidden < set(json.loads(swegym(*one, "--full").stdout))

@@ -158,4 +158,9 @@ def test_rows_that_can_be_set_up_are_counted_by_repository_and_toolchain(
     # As `build_setup` stores the layer of a row.
     LayerStore().get_or_build(("installation", "environment-0", "0" * 40), lambda layer: None, Provenance())
     assert main(["doctor", "--dataset", str(tmp_path / "rows.jsonl")]) == 0
-    assert re.search(r"ok  a/has  2 rows: Python [\d.]+; 2 are set up$", capsys.readouterr().out, re.MULTILINE)
+    shown = capsys.readouterr().out
+    assert re.search(r"ok  a/has  2 rows: Python [\d.]+; 2 are set up$", shown, re.MULTILINE)
+    assert shown.endswith("\n2 of 2 rows can be set up here, 2 are\n")
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["doctor", "--dataset", str(tmp_path / "rows.jsonl")]) == 1
+    assert capsys.readouterr().out.endswith("\n2 of 4 rows can be set up here, 3 are\n")

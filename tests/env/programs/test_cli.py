@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -85,7 +86,9 @@ def test_an_agent_is_checked(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert (found["protocol"], found["then"], found["continues"]) == ("chat", "asks again", True)
     assert found["observation"] == "hello\n[0]"
     assert main(["agents", "check", str(SMALL), "--answer", "fail 3"]) == 0
-    assert "then: crashed" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "then: crashed" in shown
+    assert re.search(r"^small: first request after \d+\.\d s \(chat completions, not streamed\)$", shown, re.MULTILINE)
     (tmp_path / "agent.yaml").write_text("command: echo nothing to ask")
     assert main(["agents", "check", str(tmp_path)]) == 2
     assert "ended with exit code 0 before its first request: nothing to ask" in capsys.readouterr().err

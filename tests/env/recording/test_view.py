@@ -305,6 +305,19 @@ def test_episodes_of_one_instance_are_distinguished_and_notes_are_no_json(show, 
     assert _texts(page, "#notes dt, #notes dd") == ["usage · requests", "3", "stop", "a, b"]
 
 
+def test_episodes_before_and_after_training_are_told_apart(show, made_record):
+    def played(policy, resolved):
+        ending = {"end_reason": "submitted", "valid": True, "resolved": resolved}
+        made = made_record([("ls", "", "")], instance=f"task-{resolved}", ending=ending)
+        made.meta.update(seed=1, recorded_at="2026-01-01T00:00:00+00:00", notes={"policy": policy})
+        return made
+
+    page = show(played("before PPO", False), played("after PPO", True), played("after PPO", False))
+    assert page.locator("#summary").text_content() == "3 episodes · before PPO: 0 % resolved · after PPO: 50 % resolved"
+    shown = [_texts(each, ".facts")[-1] for each in page.locator("#episodes button").all()]
+    assert [each.split(" · ")[0] for each in shown] == ["before PPO", "after PPO", "after PPO"]
+
+
 def test_an_episode_has_an_address_by_its_folder(open_page, tmp_path, episode, made_record):
     folders = [write_record(tmp_path / "records", made_record([("ls", "", "")], instance="first")),
                write_record(tmp_path / "records", episode)]  # fmt: skip

@@ -146,7 +146,9 @@ def test_commands_without_the_extra_say_what_to_install(tmp_path: Path) -> None:
     for entry, arguments in calls:
         done = run_main(WITHOUT_EXTRAS, entry, *arguments, cwd=tmp_path)
         assert done.returncode == 2, (arguments, done.stderr)
-        assert done.stderr.count("\n") == 1 and "pip install 'swegym-env[train]'" in done.stderr, (
+        assert (
+            done.stderr.count("\n") == 1 and "Try, in a clone of swegym-env: pip install '.[train]'" in done.stderr
+        ), (
             arguments,
             done.stderr,
         )

@@ -223,6 +223,19 @@ def test_debug_option_shows_the_traceback(tmp_path, monkeypatch, capsys):
     assert error.splitlines()[-1].startswith("swe-train: .: cannot be read")
 
 
+def test_a_run_ends_with_the_commands_that_show_its_result(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(CONFIG)
+    next_ones = [
+        "look at the curves: python -m webbrowser out/report.html",
+        "evaluate the model: swe-eval out --episodes 20",
+    ]
+    assert main(["config.yaml"]) == 0
+    assert capsys.readouterr().err.splitlines()[-2:] == next_ones
+    assert main(["config.yaml", "--restart", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_evaluation_of_a_finished_run_uses_its_last_weights(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("config.yaml").write_text(CONFIG)

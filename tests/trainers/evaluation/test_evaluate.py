@@ -59,7 +59,9 @@ def test_summary_matches_hand_computed_values(evaluate, results, tmp_path):
     assert (summary["requests"], summary["prompt_tokens"], summary["completion_tokens"]) == (12, 600, 36)
     assert summary["cost"] == pytest.approx(12 * (30 * 2 + 20 * 0.5 + 3 * 10) / 1e6)
     assert summary["pass_at"] == {"1": pytest.approx(0.6)}
-    assert "resolved 3 of 5: 60.0%" in out and out.count("\n") == 5 + 3
+    last, resolved, *_, page = out.splitlines()[-4:]
+    assert last.startswith("[5/5] ") and resolved.startswith("resolved 3 of 5: 60.0%")
+    assert page == f"look at the report: python -m webbrowser {tmp_path}/out/report.html"
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
         [".lock", "episodes", "predictions.jsonl", "report.html", "results.jsonl", "settings.json", "summary.json"]
     )

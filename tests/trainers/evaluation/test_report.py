@@ -74,7 +74,7 @@ def test_report_shows_the_figures_of_the_summary(show):
         "1 of 2",
     ):
         assert expected in text
-    assert page.locator("#chips button").all_text_contents() == ["solved 2", "failed 1", "invalid 1"]
+    assert page.locator("#chips button").all_text_contents() == ["resolved 2", "failed 1", "invalid 1"]
 
 
 def test_episodes_are_filtered_sorted_and_opened(show, tmp_path):
@@ -82,12 +82,12 @@ def test_episodes_are_filtered_sorted_and_opened(show, tmp_path):
     (tmp_path / "episodes" / "patch.diff").write_bytes(b"--- a/m\n+++ b/m\n@@ -1 +1 @@\n-old\n+new \xff\n")
     page = show([*ROWS[:1], {**ROWS[1], "episode": "episodes"}, *ROWS[2:]])
     assert _shown(page) == ["a__x-1", "a__x-2", "b__y-3", "b__y-4"]
-    page.locator("#chips button", has_text="solved").click()
+    page.locator("#chips button", has_text="resolved").click()
     assert _shown(page) == ["a__x-1", "b__y-3"] and page.locator("#shown").text_content() == "2 of 4"
     page.locator("#search").fill("B__Y")
     assert _shown(page) == ["b__y-3"]
     page.locator("#search").fill("")
-    page.locator("#chips button", has_text="solved").click()
+    page.locator("#chips button", has_text="resolved").click()
     turns = page.locator("th button", has_text="turns")
     turns.click()
     assert _shown(page) == ["b__y-4", "a__x-1", "b__y-3", "a__x-2"]  # as numbers: 0, 9, 10, 30

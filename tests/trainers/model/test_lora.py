@@ -133,7 +133,7 @@ def test_adapters_that_do_not_fit_are_errors_of_one_line() -> None:
 @pytest.mark.parametrize(("bits", "error"), [(4, 0.16), (8, 0.005)])
 def test_adapters_learn_on_weights_in_few_bits(tmp_path: Path, bits: Literal[4, 8], error: float) -> None:
     """On a GPU, and where there is none on the CPU."""
-    pytest.importorskip("bitsandbytes", reason="Try: pip install 'swegym-env[gpu]'")
+    pytest.importorskip("bitsandbytes", reason="Try: pip install '.[gpu]'")
     torch.manual_seed(0)
     whole = tiny_model("llama", hidden_size=128, intermediate_size=128)  # rows of whole blocks
     whole.save_pretrained(tmp_path / "model")
@@ -169,7 +169,10 @@ def test_few_bits_without_their_package_are_an_error_of_one_line(
     tiny_model("llama").save_pretrained(tmp_path / "model")
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     for bits in (4, 8):
-        with pytest.raises(ConfigurationError, match=rf"^bits: {bits}-bit weights need bitsandbytes. Try: pip install"):
+        with pytest.raises(
+            ConfigurationError,
+            match=rf"^bits: {bits}-bit weights need bitsandbytes. Try, in a clone of swegym-env: pip install",
+        ):
             LanguageModel.from_pretrained(tmp_path / "model", bits=bits)
 
 

@@ -47,7 +47,7 @@ def test_a_run_that_can_start_has_no_problem(tmp_path):
 
 def test_a_missing_package_is_a_problem_with_its_installation(tmp_path):
     assert only(configured(tmp_path, wandb_project="p")) == (
-        "wandb_project: needs wandb, which is not installed. Try: pip install 'swegym-env[wandb]'"
+        "wandb_project: needs wandb, which is not installed. Try, in a clone of swegym-env: pip install '.[wandb]'"
     )
 
 
@@ -81,7 +81,7 @@ def test_a_game_whose_package_is_missing_is_the_first_problem(tmp_path, monkeypa
     found = dry_run(config)["problems"]
     assert len(found) == 2, found  # each once
     first, second = found
-    assert first == "TextWorld is not installed. Try: pip install 'swegym-env[games]'"
+    assert first == "TextWorld is not installed. Try, in a clone of swegym-env: pip install '.[games]'"
     assert "none.jsonl: no such file or folder" in second
     with pytest.raises(ConfigurationError, match=r"is not installed.*\(and 1 more: "):
         check_run(config)

@@ -23,5 +23,5 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     monkeypatch.setitem(sys.modules, package.lower(), None)  # importing it fails
     arguments = ["--kwargs", '{"games": "none"}'] if package == "TextWorld" else []
     assert main(["check-env", f"swe_trainers.games.{name}", *arguments]) == 2
-    message = f"{package} is not installed. Try: pip install 'swegym-env[games]'"
+    message = f"{package} is not installed. Try, in a clone of swegym-env: pip install '.[games]'"
     assert capsys.readouterr().err == f"swe-train check-env: {message}\n"

@@ -116,8 +116,8 @@ def test_pace_names_what_takes_most_of_an_episode() -> None:
         "episode_time/environment": 0.5,
         "episode_time/tests": 0.3,
     }
-    expected = "15.0 episodes/s, limited by the environment (50 % of an episode; tests 30 %, model 20 %)"
+    expected = "15.0 episodes/s while playing, limited by the environment (50 % of an episode; tests 30 %, model 20 %)"
     assert pace({"loss": 1.0, **rate.metrics()}) == expected
     game = Rate(episodes=30, seconds=2.0, model_s=3.0, environment_s=1.0).metrics()
-    assert pace(game) == "15.0 episodes/s, limited by the model (75 % of an episode; environment 25 %)"
+    assert pace(game) == "15.0 episodes/s while playing, limited by the model (75 % of an episode; environment 25 %)"
     assert pace({"loss": 1.0}) == "" == pace(Rate().metrics())
