@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
-from swegym_env.errors import ConfigurationError
+from swegym_env.errors import ConfigurationError, install_hint
 from swegym_env.languages.official import official_parser, official_parsers
 from swegym_env.registry import resolve, with_installed
 from swegym_env.repo.patches import touched_paths
@@ -914,7 +914,6 @@ def log_parser(task: Task) -> LogParser:
     if official is None:
         built_in = sorted({name for language in languages for name in language.parsers})
         raise ConfigurationError(
-            f"no parser named {name!r} for test logs; built in are {', '.join(built_in)}. "
-            "Try: pip install 'swegym-env[swebench]'"
+            f"no parser named {name!r} for test logs; built in are {', '.join(built_in)}. {install_hint('swebench')}"
         )
     return official

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swegym_env.errors import ConfigurationError
+from swegym_env.errors import ConfigurationError, install_hint
 from swegym_env.languages import all_languages
 from swegym_env.languages.python.interpreters import Interpreter, interpreter_layer
 from swegym_env.sandbox.identity import own
@@ -47,9 +47,7 @@ def parser(grammar: str) -> Parser:
 
         language = getattr(import_module(package), function)
     except ImportError as error:
-        raise ConfigurationError(
-            f"{package} is needed to read sources: {error}. Try: pip install 'swegym-env[grammars]'"
-        ) from error
+        raise ConfigurationError(f"{package} is needed to read sources: {error}. {install_hint('grammars')}") from error
     return tree_sitter.Parser(tree_sitter.Language(language()))
 
 
