@@ -100,7 +100,7 @@ def test_failed_patch_names_its_tests_and_the_end_of_their_log(
     command = ["grade", "--dataset", str(dataset), "--predictions", "empty"]
     assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["instance", "verdict", "FAIL_TO_PASS", "PASS_TO_PASS", "seconds", "why"]
+    assert lines[0].split() == ["instance", "verdict", "FAIL_TO_PASS", "PASS_TO_PASS", "seconds", "controls", "why"]
     assert "    failing: tests.test_add.AddTest.test_add" in lines
     assert "    log: FAILED (failures=1)" in lines
     assert main([*command, "--json", "--output", str(tmp_path / "out")]) == 0

@@ -353,7 +353,7 @@ def _class_of(name):
         found = getattr(found, part, None)
     if isinstance(found, type):
         return found
-    return next(kind for kind in _classes() if _name_of(kind) == name)
+    return [kind for kind in _classes() if _name_of(kind) == name][-1]  # the one that was made last
 
 
 def _unpacked(packed):  # noqa: C901 - a case for each kind of value
@@ -584,20 +584,22 @@ def _ask(test, number):
 
 
 def _classes():
-    waiting, known = [object], set()
-    while waiting:
-        for kind in type.__subclasses__(waiting.pop()):
+    """All classes, after their bases; of two whose bases were made one after the other, in this order."""
+    found, known = [object], {object}
+    for base in found:  # grows during the iteration
+        for kind in () if issubclass(base, type) else type.__subclasses__(base):
             if kind not in known:
                 known.add(kind)
-                if not issubclass(kind, type):
-                    waiting.append(kind)
-    return known
+                found.append(kind)
+    return found
 
 
 def install():
     """Watch the classes of the repository that are known by now, but for those of the test files."""
     _are_globals_known[0] = False
-    for kind in _classes() - _seen:
+    for kind in _classes():
+        if kind in _seen:
+            continue
         _seen.add(kind)
         if _is_watched(kind):
             _watch_all(kind)
