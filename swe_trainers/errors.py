@@ -22,6 +22,7 @@ __all__ = [
     "TemplateError",
     "TrainerError",
     "install_hint",
+    "package_hint",
 ]
 
 
@@ -55,6 +56,14 @@ class EngineError(TrainerError):
 
 class RolloutError(TrainerError):
     """An environment broke its contract; the text says which and how."""
+
+
+_EXTRAS = {"bitsandbytes": "gpu", "peft": "train", "ray": "ray", "tinker": "tinker", "wandb": "wandb"}
+
+
+def package_hint(package: str) -> str:
+    """How to install a package: by the extra of this project that brings it, else by its own name."""
+    return install_hint(_EXTRAS[package]) if package in _EXTRAS else f"Try: pip install {package}"
 
 
 def install_hint(extra: str) -> str:

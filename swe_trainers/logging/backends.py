@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from swe_trainers.config import named, nearest
-from swe_trainers.errors import ConfigurationError, install_hint
+from swe_trainers.errors import ConfigurationError, package_hint
 from swe_trainers.registry import with_installed
 
-__all__ = ["EXTRAS", "LOGGERS", "MetricsLogger", "logger_class", "open_logger"]
+__all__ = ["LOGGERS", "MetricsLogger", "logger_class", "open_logger"]
 
 _BUILT_IN = {
     "tensorboard": "swe_trainers.logging.tensorboard:TensorBoard",
     "wandb": "swe_trainers.logging.wandb:WeightsAndBiases",
 }
 LOGGERS = with_installed("swe_trainers.loggers", _BUILT_IN)
-EXTRAS = {"wandb": "wandb"}
-"""Package → the extra of this project that brings it."""
 
 
 class MetricsLogger(Protocol):
@@ -60,9 +58,8 @@ def open_logger(name: str, directory: Path, options: Mapping[str, Any]) -> Metri
     try:
         opened: MetricsLogger = backend(directory, **options)
     except ImportError as error:
-        package, missing = backend.package, error.name or "a package"
-        hint = install_hint(EXTRAS[package]) if package in EXTRAS else f"Try: pip install {package}"
-        raise ConfigurationError(f"{name}: needs {missing}, which is not installed. {hint}") from error
+        missing = f"needs {error.name or 'a package'}, which is not installed"
+        raise ConfigurationError(f"{name}: {missing}. {package_hint(backend.package)}") from error
     except TypeError as error:
         raise ConfigurationError(f"loggers.{name}: {error}") from error
     return opened

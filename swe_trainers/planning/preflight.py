@@ -13,9 +13,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from swe_trainers.config import named
-from swe_trainers.errors import ConfigurationError, install_hint
+from swe_trainers.errors import ConfigurationError, install_hint, package_hint
 from swe_trainers.logging import logger_class
-from swe_trainers.logging.backends import EXTRAS
 from swe_trainers.planning.architecture import architecture_of, find_config, weights_are_here
 from swe_trainers.planning.memory import disk_bytes
 from swe_trainers.run_config import ModelConfig, RunConfig
@@ -67,13 +66,6 @@ def _missing_packages(config: RunConfig) -> Iterator[str]:
         "ray": (config.scale.ray is not None, "scale.ray"),
         "tinker": (config.model.tinker is not None, "model.tinker"),
     }
-    extras = {
-        "bitsandbytes": "gpu",
-        "peft": "train",
-        "ray": "ray",
-        "tinker": "tinker",
-        **EXTRAS,
-    }
     for name in config.metrics_loggers:
         try:
             package = logger_class(name).package
@@ -87,8 +79,7 @@ def _missing_packages(config: RunConfig) -> Iterator[str]:
             yield f"{name} is not installed. {install_hint('games')}"
     for package, (asked, setting) in wanted.items():
         if asked and find_spec(package) is None:
-            hint = install_hint(extras[package]) if package in extras else f"Try: pip install {package}"
-            yield f"{setting}: needs {package}, which is not installed. {hint}"
+            yield f"{setting}: needs {package}, which is not installed. {package_hint(package)}"
 
 
 def _device(config: RunConfig) -> Iterator[str]:

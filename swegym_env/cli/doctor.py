@@ -87,8 +87,9 @@ def _run_for_datasets(options: argparse.Namespace) -> int:
 
 def _total(findings: list[Finding]) -> str:
     """The line below the findings about a dataset's rows."""
-    rows, possible = (sum(len(f.instances) for f in findings if f.ok or every) for every in (True, False))
-    ready = sum(f.ready for f in findings)
+    rows = sum(len(finding.instances) for finding in findings)
+    possible = sum(len(finding.instances) for finding in findings if finding.ok)
+    ready = sum(finding.ready for finding in findings)
     return f"{possible} of {rows} rows can be set up here, {ready} {'is' if ready == 1 else 'are'}"
 
 

@@ -130,8 +130,8 @@ def examine_equality(
     comparing = {name for name in names if recorder.counting(of_gold, name)} | of_gold.objects.more
     if patch == gold:
         return verdict
-    changed = language_of(tests.task).changed_functions(patch, tests.workspace.base)
-    if not of_gold.objects.inside.isdisjoint(changed):
+    inside, base = of_gold.objects.inside, tests.workspace.base
+    if inside and not inside.isdisjoint(language_of(tests.task).changed_functions(patch, base)):
         verdict = verdict.with_chance(1.0)
     if not (comparing or of_gold.failed or scrutiny.required):
         return verdict
@@ -178,7 +178,6 @@ def examine_equality(
     made = {one: next((each for each in one.called if (True, True) in answers[each]), None) for one in lost}
     again_made = [_twice(each) for each in made.values() if each is not None]
     if differing or again_made:
-        base = tests.workspace.base
         keeps_state = language_of(tests.task).keeps_state(patch, base, tests.task.patch)
         groups = (again_made, differing)
         chances = (None, None) if keeps_state else recorder.varied(patch, gold, groups, known, found)

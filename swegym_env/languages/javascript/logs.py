@@ -30,7 +30,7 @@ _PASSED, _FAILED, _SKIPPED = "PASSED", "FAILED", "SKIPPED"
 
 
 def parse_harness_tap(log: str) -> dict[str, str]:
-    """Lines of TAP with number and description; what follows a `#` belongs to the name (`parse_log_tap`)."""
+    """Lines of TAP with number and description; the text after a `#` belongs to the name (`parse_log_tap`)."""
     return parse_lines(log, _TAP, {"ok": _PASSED, "not ok": _FAILED})
 
 

@@ -16,8 +16,10 @@ import builtins
 import keyword
 import os
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeAlias
 
 from swegym_env.languages import CHANCE, Scrutiny
 from swegym_env.languages.caching import cached_for_patches
@@ -53,7 +55,7 @@ _COMPARING = re.compile(
     r"\b(dataclass\w*|attrs?|attr|define|total_ordering|pydantic|\w*Struct|\w*Model)\b"
 )
 _JUDGING = re.compile(r"\bAssertionError\b|\bdef\s+\w*(assert|same|equal|match|check|verify|compare|close)\w*\s*\(")
-_FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _SMALL_BYTES = 1 << 20
 _NOT_PLAIN = re.compile(r'"""|\'\'\'|\\$|@|__')
 
@@ -117,17 +119,18 @@ def changed_functions(patch: str, base: Path) -> set[tuple[str, str]]:
                 continue
             after, added, removed = changed
             old, new = source_at_base(text), source_of(after)
-            known = {node.name for node in old.nodes if isinstance(node, _FUNCTION)}
-            words = set(WORD.findall(text))
+            known = {node.name for node in old.nodes if isinstance(node, _Function)}
+            words = {"*", *WORD.findall(text)}
             for source, lines in ((old, removed), (new, added)):
-                for line in lines - _without_effect(source, words):
-                    name = _function_at(source, line)
+                functions = [node for node in source.nodes if isinstance(node, _Function)]
+                for line in lines - _without_effect(source, functions, words):
+                    name = _function_at(functions, line)
                     if name in known or name in words or not name or name.startswith("__"):
                         found.add((path, name if name in known else ""))
     return found
 
 
-def _without_effect(source: Source, words: set[str]) -> set[int]:
+def _without_effect(source: Source, functions: Sequence[_Function], words: set[str]) -> set[int]:
     """Lines without code, and those that only bind names which are none of these words."""
     lines = source.text.split("\n")
     found = {number for number, line in enumerate(lines, 1) if line.strip()[:1] in ("", "#")}
@@ -138,18 +141,17 @@ def _without_effect(source: Source, words: set[str]) -> set[int]:
             names = {target.id for target in node.targets if isinstance(target, ast.Name)}
         else:
             continue
-        if not names & ({"*"} | words) and not _function_at(source, node.lineno):
+        if names.isdisjoint(words) and not _function_at(functions, node.lineno):
             found |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
     return found
 
 
-def _function_at(source: Source, line: int) -> str:
-    functions = (node for node in source.nodes if isinstance(node, _FUNCTION))
+def _function_at(functions: Sequence[_Function], line: int) -> str:
     around = [each for each in functions if _first_line(each) <= line <= (each.end_lineno or each.lineno)]
     return max(around, key=lambda each: each.lineno).name if around else ""
 
 
-def _first_line(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+def _first_line(function: _Function) -> int:
     return min([function.lineno, *(each.lineno for each in function.decorator_list)])
 
 

@@ -147,10 +147,14 @@ def _names_in(module):
     return vars(module) if isinstance(module, types.ModuleType) else {}
 
 
+def _path_of(module):
+    path = _names_in(module).get("__file__")
+    return _absolute(path) if type(path) is str else "<>"
+
+
 def _is_of_product(module):
     """Whether a module is of the repository, and no test file."""
-    path = _names_in(module).get("__file__")
-    path = _absolute(path) if type(path) is str else "<>"
+    path = _path_of(module)
     return path.startswith(ROOT) and "site-packages" not in path and path not in FILES
 
 
@@ -473,7 +477,7 @@ def _wrapped(method, held, kind):
         test = _test()
         if test is None:
             _note_inside(label + "." + method, self, other)
-            return (follow if _spent_on_following[0] < _FOLLOWING_SECONDS else function)(self, *others, **named)
+            return _chosen(follow, function)(self, *others, **named)
         test, line = test
         _state.busy = True
         try:
@@ -484,7 +488,7 @@ def _wrapped(method, held, kind):
             _ask(test, number)
         finally:
             _state.busy = False
-        answer = (follow if _spent_on_following[0] < _FOLLOWING_SECONDS else function)(self, *others, **named)
+        answer = _chosen(follow, function)(self, *others, **named)
         if pair is not None and answer is not NotImplemented:
             try:
                 decided = bool(answer)
@@ -514,8 +518,7 @@ def _note_inside(name, one, other):
 
 def _following(function, kind, what):
     """A method that records which functions of the repository it runs."""
-    place = _names_in(sys.modules.get(_module_of(kind))).get("__file__")
-    where = [(_absolute(place), "")] if type(place) is str else []
+    of_class = _path_of(sys.modules.get(_module_of(kind))), ""
 
     def follow(*arguments, **named):
         if sys.getprofile() is not None:
@@ -533,13 +536,18 @@ def _following(function, kind, what):
             if sys.getprofile() is note:  # not one of the code under test
                 sys.setprofile(None)
             of = _name_of(type(arguments[0]))
-            for path, name in [*where, *[(_absolute(code.co_filename), code.co_name) for code in list(codes)]]:
+            for path, name in [of_class, *[(_absolute(code.co_filename), code.co_name) for code in list(codes)]]:
                 if _is_product(path) and (what, of, path, name) not in _reached:
                     _reached.add((what, of, path, name))
                     _append(what, of, path, name)
             _spent_on_following[0] += _clock() - begun
 
     return follow
+
+
+def _chosen(follow, function):
+    """A method that is followed while there is time for it; then itself, without a frame between that deepens calls."""
+    return follow if _spent_on_following[0] < _FOLLOWING_SECONDS else function
 
 
 def _content(test, one, other):
@@ -641,7 +649,7 @@ def _watch_making(kind):
         packed = _timed(lambda: _packed_call(arguments, named))
         building.add(id(self))
         try:
-            return (follow if _spent_on_following[0] < _FOLLOWING_SECONDS else held)(self, *arguments, **named)
+            return _chosen(follow, held)(self, *arguments, **named)
         finally:
             building.discard(id(self))
             text = _timed(lambda: _without_numbers(*_packed(self, content_alone=True)))
