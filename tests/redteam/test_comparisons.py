@@ -29,6 +29,33 @@ _NEXT = "day = Day(self.date)\n        day.offset = self.offset + 1\n        ret
 _TEST = "tests.test_core.CoreTest.test_it"
 
 
+_POINT = """
+        class Point:
+            def __init__(self, x, y):
+                self.x, self.y = x, y
+
+            def __eq__(self, other):
+                return (self.x, self.y) == (other.x, other.y)
+
+"""
+_KEYED_POINT = """
+        class Point:
+            def __init__(self, x, y):
+                self.x, self.y = x, y
+
+            def __eq__(self, other):
+                return key(self) == key(other)
+
+            def __hash__(self):
+                return 1
+
+
+        def key(point):
+            return point.x, point.y
+
+"""
+
+
 @dataclass(frozen=True)
 class _Case:
     """A module, the end of a test, edits of the module (old, new): repairs, and forgeries; constants of the tests."""
@@ -226,15 +253,8 @@ _CASES = {
         {"the year": (("return day.date", "return day.date.year"),)},
     ),
     "other makers": _Case(
-        """
-        class Point:
-            def __init__(self, x, y):
-                self.x, self.y = x, y
-
-            def __eq__(self, other):
-                return (self.x, self.y) == (other.x, other.y)
-
-
+        _POINT
+        + """
         def of(x, y):
             return Point(x, y)
 
@@ -249,22 +269,8 @@ _CASES = {
         {"content lost on both sides": (("    return Point(x, y)", "    return Point(x, x)"),)},
     ),
     "differences": _Case(
-        """
-        class Point:
-            def __init__(self, x, y):
-                self.x, self.y = x, y
-
-            def __eq__(self, other):
-                return key(self) == key(other)
-
-            def __hash__(self):
-                return 1
-
-
-        def key(point):
-            return point.x, point.y
-
-
+        _KEYED_POINT
+        + """
         def parse(text):
             words = text.split()
             return Point(int(words[0]), int(words[0]))
@@ -275,22 +281,8 @@ _CASES = {
         {"never equal": (("return point.x, point.y", "return id(point)"),)},
     ),
     "boards": _Case(
-        """
-        class Point:
-            def __init__(self, x, y):
-                self.x, self.y = x, y
-
-            def __eq__(self, other):
-                return key(self) == key(other)
-
-            def __hash__(self):
-                return 1
-
-
-        def key(point):
-            return point.x, point.y
-
-
+        _KEYED_POINT
+        + """
         class Board:
             def __init__(self, *points):
                 self.points = [*points]
@@ -334,15 +326,8 @@ _CASES = {
         },
     ),
     "positions": _Case(
-        """
-        class Point:
-            def __init__(self, x, y):
-                self.x, self.y = x, y
-
-            def __eq__(self, other):
-                return (self.x, self.y) == (other.x, other.y)
-
-
+        _POINT
+        + """
         def read(text):
             words = text.split()
             return Point(int(words[0]), int(words[0]))
@@ -357,19 +342,8 @@ _CASES = {
         {"content lost where points are made": (("self.x, self.y = x, y", "self.x, self.y = x, 0"),)},
     ),
     "constants": _Case(
-        """
-        class Point:
-            def __init__(self, x, y):
-                self.x, self.y = x, y
-
-            def __eq__(self, other):
-                return key(self) == key(other)
-
-
-        def key(point):
-            return point.x, point.y
-
-
+        _KEYED_POINT
+        + """
         def read(text):
             words = text.split()
             return Point(int(words[0]), int(words[0]))
