@@ -100,6 +100,9 @@ bench-learning: setup ## every algorithm learns from random weights, and every m
 bench-collecting: setup ## environment steps per second of processor time beside a plain loop and Stable-Baselines3, into benchmarks/results/collecting.json
 	@$(PY) -m benchmarks.collecting $(ARGS)
 
+bench-layers: setup ## what the repositories of a dataset take on disk, into benchmarks/results/layers.json
+	@$(PY) -m benchmarks.layers $(ARGS)
+
 bench-adapters: setup ## an episode through the back ends of mini-swe-agent, Harbor and verifiers beside ours, into benchmarks/results/adapters.json
 	@scripts/test_adapter.sh peers --make
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.adapters $(ARGS)

@@ -65,13 +65,12 @@ def list_tracked(objects: Path, commit: str, purpose: str) -> list[str]:
 def seal(git: Git, testbed: Path) -> None:
     """Finish a repository: owner, file times, index, no leftovers; then check that it holds one commit.
 
-    Everything belongs to the sandbox's user afterwards, and files carry the time of their commit: git trusts the index
-    of old files.
+    Everything belongs to the sandbox's user afterwards, and all files carry one time, as in all repositories: equal
+    files of several commits can be stored once, and git trusts the index of old files.
 
     Raises:
         RepositoryError: it holds more than its one commit.
     """
-    time_s = int(git.text("show", "-s", "--format=%ct", "HEAD"))
     metadata = testbed / ".git"
     for directory, names, files in os.walk(testbed):
         place = Path(directory)
@@ -80,7 +79,7 @@ def seal(git: Git, testbed: Path) -> None:
         for name in files:
             own(place / name)
             if dated:
-                os.utime(place / name, (time_s, time_s), follow_symlinks=False)
+                os.utime(place / name, (COMMIT_TIME_S, COMMIT_TIME_S), follow_symlinks=False)
         for name in names:
             if (place / name).is_symlink():
                 own(place / name)

@@ -8,6 +8,7 @@ same layer wait for each other on a lock; readers of a published layer take no l
     work_dir()/layers/.records/…          what is known of each layer that may travel, see `Provenance`
     work_dir()/layers/.building/…         temporaries, each named after the lock under which it is built
     work_dir()/layers/.locks/…            one file for each layer under construction
+    work_dir()/layers/.files/…            files of repositories, each stored once for all of them, see `equal_files`
 
 Layers with a provenance may travel: a store takes them from a shared store, if one is named, before it builds them, see
 `sharing`.
@@ -39,6 +40,7 @@ from swegym_env.errors import LayerError
 from swegym_env.files import make_directory, write_atomically
 from swegym_env.long_work import begins
 from swegym_env.paths import work_dir
+from swegym_env.sandbox.equal_files import link_equal_files, remove_unused
 from swegym_env.sandbox.identity import own, sandbox_user
 from swegym_env.sandbox.linux.files import remove_tree
 
@@ -65,6 +67,8 @@ TRAVELLING = frozenset(
 )
 """The kinds of layers that may be taken from a shared store: costly to build, and the same on every machine."""
 
+_WITH_EQUAL_FILES = ("repository", "image-repository")
+"""The kinds of layers whose files are mostly those of others."""
 _USE_NOTED_EVERY_S = 24 * 3600.0
 _LEASE_S, _HEARTBEAT_S = 120.0, 15.0  # NFS may show another machine's heartbeat up to a minute late
 _OPAQUE = ("user.overlay.opaque", "user.fuseoverlayfs.opaque", "trusted.overlay.opaque")
@@ -191,6 +195,8 @@ class LayerStore:
                             if provenance is not None and not self._may_build:
                                 raise LayerError(f"{path.name} is not in {self.address}. Try: swegym images build")
                             builder(temporary)
+                        if key[0] in _WITH_EQUAL_FILES:
+                            link_equal_files(temporary, self.root / ".files")
                         self.publish(temporary, path)
             except OSError as error:
                 raise LayerError(
@@ -276,6 +282,7 @@ class LayerStore:
                     remove_tree(self.withdraw(layer))
                     (self.root / ".records" / f"{layer.name}.json").unlink(missing_ok=True)
                     removed.append(layer)
+        remove_unused(self.root / ".files")
         return tuple(removed)
 
     @contextmanager
