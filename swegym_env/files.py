@@ -1,4 +1,4 @@
-"""Files that stay whole: written atomically, or appended to line by line; and directories that others can enter."""
+"""Files that stay whole: written atomically, or appended to line by line; directories that others can enter; YAML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["append_json_line", "make_directory", "read_json_lines", "write_atomically"]
+__all__ = ["append_json_line", "make_directory", "read_json_lines", "read_yaml", "write_atomically"]
 
 
 def make_directory(path: str | os.PathLike[str], mode: int = 0o755) -> None:
@@ -85,3 +85,16 @@ def read_json_lines(path: Path) -> list[Any]:
         with contextlib.suppress(ValueError):
             rows.append(json.loads(line))
     return rows
+
+
+def read_yaml(path: Path) -> Any:
+    """What a YAML file contains, by libyaml where PyYAML has it: ten times as fast.
+
+    Raises:
+        OSError: it cannot be read.
+        yaml.YAMLError: it is not YAML.
+    """
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(path.read_text(encoding="utf-8"), loader)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from swegym_env.errors import ConfigurationError, LayerError
+from swegym_env.files import read_yaml
 from swegym_env.languages import Installation, Toolchain
 from swegym_env.languages.debian import PROGRAMS, SYSTEM_PATH, programs_layer, why_missing
 from swegym_env.languages.python.interpreters import (
@@ -209,7 +210,7 @@ def read_table(path: Path) -> Mapping[str, tuple[tuple[frozenset[str], PythonRec
     import yaml
 
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = read_yaml(path)
     except (OSError, yaml.YAMLError) as error:
         raise ConfigurationError(
             f"{path}: the table of set-up commands cannot be read: {' '.join(str(error).split())}"

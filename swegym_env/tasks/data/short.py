@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from swegym_env.errors import UnknownTaskError
+from swegym_env.files import read_yaml
 
 __all__ = ["file_repairs", "functions", "vulnerabilities"]
 
@@ -56,10 +57,6 @@ def _entries(file: str, dataset: str, split: str | None) -> Iterator[dict[str, A
     """The entries of one split, or of both. Raises UnknownTaskError: there is no such split."""
     if split not in (None, "train", "test"):
         raise UnknownTaskError(f"{dataset}: no split {split!r}; there are train, test")
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = (Path(__file__).parent / "short" / file).read_text(encoding="utf-8")
-    for number, entry in enumerate(yaml.load(text, loader), start=1):
+    for number, entry in enumerate(read_yaml(Path(__file__).parent / "short" / file), start=1):
         if split in (None, "train" if number % 4 else "test"):
             yield entry
