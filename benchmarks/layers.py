@@ -13,11 +13,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.real_rows import layer_bytes
 from benchmarks.records import Row, row, write_results
 from swegym_env.paths import work_dir
 from swegym_env.repo.repositories import repository_layer
-from swegym_env.sandbox.layers import LayerStore
+from swegym_env.sandbox.layers import LayerStore, disk_bytes
 from swegym_env.tasks.datasets import load_tasks
 
 
@@ -42,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 began = time.monotonic()
                 layer = repository_layer(name, commit, source=options.repos, store=store)
                 seconds.append(time.monotonic() - began)
-                apart.append(layer_bytes(layer))
-            together = layer_bytes(store.root)
+                apart.append(disk_bytes(layer))
+            together = disk_bytes(store.root)
             print(
                 f"{name}: {len(each)} commits, {sum(apart) / 1e9:.2f} GB apart, {together / 1e9:.2f} together",
                 flush=True,

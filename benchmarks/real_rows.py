@@ -39,6 +39,7 @@ from swegym_env.grading.grading import Verdict, grade
 from swegym_env.languages import language_of
 from swegym_env.prepare import LocalWorkspace, prepare_locally
 from swegym_env.sandbox.client import end_all
+from swegym_env.sandbox.layers import disk_bytes
 from swegym_env.tasks.datasets import load_tasks
 from swegym_env.tasks.task import Task
 
@@ -190,7 +191,7 @@ def _graded(
             entry |= {
                 "setup_s": round(time.monotonic() - begin, 1),
                 "setup_cpu_s": round(account.seconds() - processor, 2),
-                "layers": {layer.name: layer_bytes(layer) for layer in workspace.spec.layers},
+                "layers": {layer.name: disk_bytes(layer) for layer in workspace.spec.layers},
             }
     except SwegymError as error:
         reason = str(error).replace(f"{options.repos}/", "")  # a local path, useless elsewhere
@@ -238,19 +239,6 @@ def _facts(task: Task, patch: str, verdict: Verdict) -> Entry:
         statuses = ((name, verdict.tests.get(name, "absent")) for name in names)
         facts["at_fault"] = [f"{name}: {status}" for name, status in statuses if status not in ("PASSED", "XFAIL")][:20]
     return facts
-
-
-def layer_bytes(layer: Path) -> int:
-    """Bytes on disk below a directory; a file with several names counts once."""
-    seen: set[tuple[int, int]] = set()
-    total = 0
-    for directory, _, files in os.walk(layer):
-        for place in (directory, *(os.path.join(directory, name) for name in files)):
-            status = os.lstat(place)
-            if (status.st_dev, status.st_ino) not in seen:
-                seen.add((status.st_dev, status.st_ino))
-                total += status.st_blocks * 512
-    return total
 
 
 def _progress(entry: Entry, number: int, of: int, left_s: float) -> str:

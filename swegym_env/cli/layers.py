@@ -1,4 +1,4 @@
-"""`swegym layers`: send the set-up layers of this machine to a shared store, and take those of another machine."""
+"""`swegym layers`: list and remove the layers of this machine, send them to a shared store, and take those there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from swegym_env.cli.options import (
 )
 from swegym_env.errors import ConfigurationError, InfrastructureError, LayerError
 from swegym_env.prepare import prepare_locally
-from swegym_env.sandbox.layers import LayerStore
+from swegym_env.sandbox.layers import LayerStore, StoredLayer, disk_bytes
 from swegym_env.sandbox.sharing import import_layer, open_shared_store, share_layer
 from swegym_env.sandbox.sharing.api import Manifest
 
@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
     actions = add_group(
         commands,
         "layers",
-        "send set-up layers to a shared store, and take them from there",
+        "list and remove layers, send them to a shared store, and take them from there",
         "Set up a dataset once, and use its layers on other machines: packed as squashfs files, named by their digest.",
         "swegym layers export /shared/layers --for rows.jsonl",
     )
@@ -64,6 +64,20 @@ def add_parser(commands: Any) -> None:
             "--for", dest="dataset", metavar="DATASET", help="the layers of these tasks; nothing is built"
         )
         _add_tasks(parser)
+    listing = add_command(actions, "list", _list, "list the layers of this machine by kind", "swegym layers list")
+    add_json(listing, "layer")
+    prune = add_command(
+        actions,
+        "prune",
+        _prune,
+        "remove layers of this machine that were not used for long",
+        "swegym layers prune --unused-for 30",
+    )
+    prune.add_argument(
+        "--unused-for", type=float, required=True, metavar="DAYS", help="at least 2; no sandbox may run on them"
+    )
+    prune.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
+    add_json(prune, "layer")
 
 
 def _add_layers(parser: argparse.ArgumentParser, all_layers: str) -> None:
@@ -116,6 +130,43 @@ def _take(arguments: argparse.Namespace) -> int:
         return manifest, "present" if name in before else "taken"
 
     return _move(arguments, names, "taking", take)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    store = LayerStore()
+    _show(arguments, store.layers())
+    if not arguments.json:
+        print(f"in {store.root}")
+    return 0
+
+
+def _prune(arguments: argparse.Namespace) -> int:
+    require_at_least(arguments, unused_for=2)
+    store, unused_for_s = LayerStore(), arguments.unused_for * 86400.0
+    _show(arguments, store.prune(unused_for_s, dry_run=True))
+    if not arguments.dry_run:
+        store.prune(unused_for_s)
+    if not arguments.json:
+        print("nothing was removed" if arguments.dry_run else f"removed from {store.root}")
+    return 0
+
+
+def _show(arguments: argparse.Namespace, layers: Sequence[StoredLayer]) -> None:
+    """Print each layer as JSON, or the number and size of each kind. What several layers share counts once."""
+    counted = set[tuple[int, int]]()
+    kinds: dict[str, tuple[int, int]] = {}
+    for layer in layers:
+        size = disk_bytes(layer.path, counted)
+        kind = layer.path.name.rpartition("-")[0]
+        number, together = kinds.get(kind, (0, 0))
+        kinds[kind] = number + 1, together + size
+        if arguments.json:
+            fields = {"layer": layer.path.name, "kind": kind, "size_bytes": size, "last_used": layer.last_used}
+            print(json.dumps(fields), flush=True)
+    if not arguments.json:
+        total = sum(number for number, _ in kinds.values()), sum(size for _, size in kinds.values())
+        for kind, (number, size) in (*sorted(kinds.items()), ("all", total)):
+            print(f"{kind:20} {number:6} {size / 1e9:8.2f} GB")
 
 
 def _check(arguments: argparse.Namespace) -> None:

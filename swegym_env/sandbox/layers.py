@@ -52,6 +52,8 @@ __all__ = [
     "LayerRecord",
     "LayerStore",
     "Provenance",
+    "StoredLayer",
+    "disk_bytes",
     "entries",
     "layer_name",
     "mark_opaque",
@@ -101,6 +103,19 @@ class LayerRecord:
     key: tuple[str, ...]
     provenance: Provenance
     taken: bool
+
+
+@dataclass(frozen=True)
+class StoredLayer:
+    """A layer on this machine.
+
+    Attributes:
+        path: its directory.
+        last_used: Unix time in seconds, to a day.
+    """
+
+    path: Path
+    last_used: float
 
 
 def layer_name(key_parts: Sequence[str]) -> str:
@@ -176,6 +191,7 @@ class LayerStore:
     ) -> Path | None:
         known = self._known.get(key)
         if known is not None and os.path.isdir(known):
+            _note_use(known)
             return known
         assert provenance is None or key[0] in TRAVELLING
         path = self.path_of(key)
@@ -261,11 +277,8 @@ class LayerStore:
             keys |= offered_keys(self.address, kind)
         return list(keys.values())
 
-    def collect_garbage(self, *, unused_for_s: float | None = None) -> tuple[Path, ...]:
-        """Remove the temporaries of dead builders and, if asked, layers not used for `unused_for_s` seconds.
-
-        No sandbox may be running on a layer that old. Returns what was removed.
-        """
+    def collect_garbage(self) -> tuple[Path, ...]:
+        """Remove the temporaries of dead builders; returns what was removed."""
         removed: list[Path] = []
         temporaries = entries(self.root / ".building")
         names = {temporary.name.rpartition(".")[0] for temporary in temporaries}
@@ -275,15 +288,32 @@ class LayerStore:
                     if temporary.name.rpartition(".")[0] == name:
                         remove_tree(temporary)
                         removed.append(temporary)
-        if unused_for_s is not None:
-            oldest = time.time() - max(unused_for_s, 2 * _USE_NOTED_EVERY_S)
-            for layer in entries(self.root):
-                if not layer.name.startswith(".") and layer.stat().st_atime < oldest:
-                    remove_tree(self.withdraw(layer))
-                    (self.root / ".records" / f"{layer.name}.json").unlink(missing_ok=True)
-                    removed.append(layer)
         remove_unused(self.root / ".files")
         return tuple(removed)
+
+    def layers(self) -> list[StoredLayer]:
+        """All layers, the least recently used first."""
+        found = [StoredLayer(path, path.stat().st_atime) for path in entries(self.root) if path.name[0] != "."]
+        return sorted(found, key=lambda layer: layer.last_used)
+
+    def prune(self, unused_for_s: float, *, dry_run: bool = False) -> list[StoredLayer]:
+        """Remove the layers that were not used for so long, at least two days: a use is noted once a day.
+
+        No sandbox may be running on a layer that old.
+
+        Args:
+            dry_run: remove nothing.
+        Returns:
+            What was removed, or would be.
+        """
+        oldest = time.time() - max(unused_for_s, 2 * _USE_NOTED_EVERY_S)
+        doomed = [layer for layer in self.layers() if layer.last_used < oldest]
+        for layer in [] if dry_run else doomed:
+            remove_tree(self.withdraw(layer.path))
+            (self.root / ".records" / f"{layer.path.name}.json").unlink(missing_ok=True)
+        if doomed and not dry_run:
+            remove_unused(self.root / ".files")
+        return doomed
 
     @contextmanager
     def building(self, name: str) -> Iterator[Path]:
@@ -332,6 +362,23 @@ class LayerStore:
         building = self.root / ".building"
         building.mkdir(exist_ok=True)
         return path.rename(building / f"{path.name}.{secrets.token_hex(6)}")
+
+
+def disk_bytes(tree: Path, counted: set[tuple[int, int]] | None = None) -> int:
+    """Bytes on disk below a directory; a file with several names counts once.
+
+    Args:
+        counted: device and inode of files that do not count any more; those of this tree are added.
+    """
+    counted = set() if counted is None else counted
+    total = 0
+    for directory, _, files in os.walk(tree):
+        for place in (directory, *(os.path.join(directory, name) for name in files)):
+            status = os.lstat(place)
+            if (status.st_dev, status.st_ino) not in counted:
+                counted.add((status.st_dev, status.st_ino))
+                total += status.st_blocks * 512
+    return total
 
 
 def mark_opaque(directory: Path) -> None:

@@ -72,6 +72,35 @@ def objects(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def test_layers_are_listed_by_kind_and_removed_when_unused_for_long(dataset: Path, public_directory: Path) -> None:
+    store = LayerStore(public_directory / "layers")
+
+    def add(name: str) -> Path:
+        def build(layer: Path) -> None:
+            (layer / "file").write_text("x" * 10_000)
+            os.utime(layer / "file", (1_000_000_000, 1_000_000_000))
+
+        return store.get_or_build(("repository", name), build)
+
+    old, new = add("old"), add("new")
+    os.utime(old, (1_000_000_000, 1_000_000_000))
+    here = public_directory, dataset, "layers"
+    listed = objects(swegym(*here, "list", "--json"))
+    assert [layer["layer"] for layer in listed] == [old.name, new.name]
+    assert {layer["kind"] for layer in listed} == {"repository"}
+    assert int(str(listed[0]["size_bytes"])) > int(str(listed[1]["size_bytes"])) > 0  # they share the file
+    shown = swegym(*here, "list").stdout
+    assert shown.split()[:3] == ["repository", "2", "0.00"] and shown.endswith(f"in {store.root}\n")
+
+    refused = swegym(*here, "prune", "--unused-for", "1")
+    assert refused.returncode == 2 and "--unused-for: expected at least 2, got 1" in refused.stderr
+    for more, is_there in (("--dry-run", True), ("--json", False)):
+        done = swegym(*here, "prune", "--unused-for", "30", more)
+        assert done.returncode == 0 and old.is_dir() is is_there
+    assert [layer["layer"] for layer in objects(done)] == [old.name]
+    assert (new / "file").read_text() == "x" * 10_000
+
+
 def test_a_machine_with_an_empty_store_and_no_clones_grades_what_another_one_set_up(
     dataset: Path, public_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.real_rows import expected_s, in_order, layer_bytes, missing
+from benchmarks.real_rows import expected_s, in_order, missing
 from benchmarks.real_rows_results import Entry, Key, key_of, misses, read_entries, write_results
 from swegym_env.tasks.datasets import load_tasks
 from swegym_env.tasks.task import Task
@@ -105,13 +105,3 @@ def test_results_name_each_miss_and_sum_up_by_repository(tmp_path: Path) -> None
     again = read_entries(path, state)
     assert ("broken", "set-up", 0) not in again and again["good", "gold", 0]["tests_s"] == 9.0
     assert misses(known.values()) == []
-
-
-def test_bytes_of_a_layer_count_a_linked_file_once(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    empty = layer_bytes(tmp_path)
-    (tmp_path / "a/file").write_bytes(b"x" * 100_000)
-    once = layer_bytes(tmp_path)
-    assert 100_000 <= once - empty <= 110_000
-    (tmp_path / "again").hardlink_to(tmp_path / "a/file")
-    assert layer_bytes(tmp_path) == once

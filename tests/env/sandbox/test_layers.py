@@ -17,7 +17,7 @@ from benchmarks.waiting import wait_until
 from swegym_env.errors import LayerError
 from swegym_env.sandbox import layers
 from swegym_env.sandbox.identity import sandbox_user
-from swegym_env.sandbox.layers import LayerStore
+from swegym_env.sandbox.layers import LayerStore, disk_bytes
 from swegym_env.sandbox.linux.files import remove_tree
 from swegym_env.sandbox.linux.processes import descendants
 
@@ -192,16 +192,19 @@ def test_layers_not_used_for_long_are_removed_on_request(store: LayerStore) -> N
     old = store.get_or_build(("kind", "old"), lambda layer: (layer / "f").touch())
     new = store.get_or_build(("kind", "new"), lambda layer: (layer / "f").touch())
     os.utime(old, (1_000_000_000, 1_000_000_000))
-    assert store.collect_garbage(unused_for_s=7 * 24 * 3600) == (old,)
+    assert [layer.path for layer in store.prune(7 * 24 * 3600, dry_run=True)] == [old]
+    assert old.is_dir()
+    assert [layer.path for layer in store.prune(7 * 24 * 3600)] == [old]
     assert new.is_dir()
     assert not old.exists()
 
 
 def test_using_a_layer_keeps_it_from_being_collected(store: LayerStore) -> None:
     path = store.get_or_build(KEY, lambda layer: (layer / "f").touch())
-    os.utime(path, (1_000_000_000, 1_000_000_000))
-    LayerStore(store.root).get_or_build(KEY, lambda _: None)
-    assert store.collect_garbage(unused_for_s=7 * 24 * 3600) == ()
+    for user in (LayerStore(store.root), store):  # one that finds it on disk, and one that knows it
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+        user.get_or_build(KEY, lambda _: None)
+        assert store.prune(7 * 24 * 3600) == []
 
 
 def test_a_store_that_cannot_be_written_is_a_layer_error(store: LayerStore) -> None:
@@ -215,3 +218,14 @@ def test_a_store_closed_to_the_sandbox_user_is_a_layer_error(tmp_path: Path) -> 
     tmp_path.chmod(0o700)
     with pytest.raises(LayerError, match="chmod o"):
         LayerStore(tmp_path / "layers").get_or_build(KEY, lambda _: None)
+
+
+def test_bytes_of_a_layer_count_a_linked_file_once(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    empty = disk_bytes(tmp_path)
+    (tmp_path / "a/file").write_bytes(b"x" * 100_000)
+    once = disk_bytes(tmp_path)
+    assert 100_000 <= once - empty <= 110_000
+    (tmp_path / "again").hardlink_to(tmp_path / "a/file")
+    assert disk_bytes(tmp_path) == once
+    assert disk_bytes(tmp_path, {(status.st_dev, status.st_ino) for status in [(tmp_path / "again").stat()]}) < once
