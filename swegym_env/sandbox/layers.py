@@ -8,6 +8,7 @@ same layer wait for each other on a lock; readers of a published layer take no l
     work_dir()/layers/.records/…          what is known of each layer that may travel, see `Provenance`
     work_dir()/layers/.building/…         temporaries, each named after the lock under which it is built
     work_dir()/layers/.locks/…            one file for each layer under construction
+    work_dir()/layers/.uses/…             a file for each layer, whose time is that of the layer's last use
     work_dir()/layers/.files/…            files of repositories, each stored once for all of them, see `equal_files`
 
 Layers with a provenance may travel: a store takes them from a shared store, if one is named, before it builds them, see
@@ -191,7 +192,7 @@ class LayerStore:
     ) -> Path | None:
         known = self._known.get(key)
         if known is not None and os.path.isdir(known):
-            _note_use(known)
+            self._note_use(known.name)
             return known
         assert provenance is None or key[0] in TRAVELLING
         path = self.path_of(key)
@@ -221,7 +222,7 @@ class LayerStore:
                 ) from error
         if provenance is not None:
             self._write_record(path.name, LayerRecord(key, provenance, taken))
-        _note_use(path)
+        self._note_use(path.name)
         self._known[key] = path
         return path
 
@@ -293,8 +294,24 @@ class LayerStore:
 
     def layers(self) -> list[StoredLayer]:
         """All layers, the least recently used first."""
-        found = [StoredLayer(path, path.stat().st_atime) for path in entries(self.root) if path.name[0] != "."]
+        found = [StoredLayer(path, self._last_use(path)) for path in entries(self.root) if path.name[0] != "."]
         return sorted(found, key=lambda layer: layer.last_used)
+
+    def _last_use(self, layer: Path) -> float:
+        try:
+            return (self.root / ".uses" / layer.name).stat().st_mtime
+        except FileNotFoundError:  # its uses were not noted: it is older than they are
+            return layer.stat().st_atime
+
+    def _note_use(self, name: str) -> None:
+        """Note that a layer is used, once a day. Reading a directory changes its own times on some mounts only."""
+        place = self.root / ".uses" / name
+        with suppress(FileNotFoundError):
+            if time.time() - place.stat().st_mtime < _USE_NOTED_EVERY_S:
+                return
+        with suppress(OSError):  # the store belongs to another user, is read-only, or the disk is full
+            place.parent.mkdir(exist_ok=True)
+            place.touch()
 
     def prune(self, unused_for_s: float, *, dry_run: bool = False) -> list[StoredLayer]:
         """Remove the layers that were not used for so long, at least two days: a use is noted once a day.
@@ -310,7 +327,8 @@ class LayerStore:
         doomed = [layer for layer in self.layers() if layer.last_used < oldest]
         for layer in [] if dry_run else doomed:
             remove_tree(self.withdraw(layer.path))
-            (self.root / ".records" / f"{layer.path.name}.json").unlink(missing_ok=True)
+            for place in (".records", f"{layer.path.name}.json"), (".uses", layer.path.name):
+                self.root.joinpath(*place).unlink(missing_ok=True)
         if doomed and not dry_run:
             remove_unused(self.root / ".files")
         return doomed
@@ -419,11 +437,3 @@ def entries(directory: Path) -> list[Path]:
         return sorted(directory.iterdir())
     except FileNotFoundError:
         return []
-
-
-def _note_use(layer: Path) -> None:
-    """Keep the access time of a layer's directory accurate to a day (mounts are often `noatime`)."""
-    status = os.stat(layer)
-    now = time.time()
-    if now - status.st_atime > _USE_NOTED_EVERY_S and os.access(layer, os.W_OK):
-        os.utime(layer, (now, status.st_mtime))

@@ -83,7 +83,7 @@ def test_layers_are_listed_by_kind_and_removed_when_unused_for_long(dataset: Pat
         return store.get_or_build(("repository", name), build)
 
     old, new = add("old"), add("new")
-    os.utime(old, (1_000_000_000, 1_000_000_000))
+    os.utime(store.root / ".uses" / old.name, (1_000_000_000, 1_000_000_000))
     here = public_directory, dataset, "layers"
     listed = objects(swegym(*here, "list", "--json"))
     assert [layer["layer"] for layer in listed] == [old.name, new.name]

@@ -143,7 +143,7 @@ def test_files_that_no_layer_has_are_removed_with_the_layers(tmp_path: Path, sto
         return store.get_or_build(("repository", name), lambda layer: tree(layer, files) and None)
 
     first, second = build("1", {"a": "kept", "b": "lost"}), build("2", {"a": "kept"})
-    os.utime(first, (TIME_S, TIME_S))
+    os.utime(store.root / ".uses" / first.name, (TIME_S, TIME_S))
     assert [layer.path for layer in store.prune(7 * 24 * 3600)] == [first]
     (pooled,) = (file for file in (store.root / ".files").rglob("*") if file.is_file())
     assert pooled.samefile(second / "a")
