@@ -121,7 +121,20 @@ def _rows(by_id: Mapping[str, Sequence[Entry]]) -> list[Row]:
             rows.append(row(case, "layers_of_a_row", "bytes", sizes))
             distinct = {name: size for entry in entries for name, size in entry.get("layers", {}).items()}
             rows.append(row(case, "layers_of_all_rows", "bytes", [sum(distinct.values())]))
+        again = [entry for entry in entries if entry["patch"] == "gold" and entry["run"]]
+        for what, graded, name in (("setup", entries, "setup_s"), ("gold_again", again, "wall_s")):
+            if seconds := _least(graded, name):
+                rows.append(row(case, f"{what}_of_{len(seconds)}_rows", "s", [sum(seconds)]))
     return rows
+
+
+def _least(entries: Iterable[Entry], name: str) -> list[float]:
+    """The smallest figure of each row that has one."""
+    found: dict[str, float] = {}
+    for entry in entries:
+        if name in entry:
+            found[entry["instance_id"]] = min(entry[name], found.get(entry["instance_id"], entry[name]))
+    return [*found.values()]
 
 
 def _ratios(by_id: Mapping[str, Sequence[Entry]]) -> dict[str, float]:

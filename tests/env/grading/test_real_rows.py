@@ -79,6 +79,7 @@ def test_rows_that_cost_least_come_first_by_what_their_repository_has_cost() -> 
 
 def test_results_name_each_miss_and_sum_up_by_repository(tmp_path: Path) -> None:
     known = whole("good") | whole("second")
+    known["good", "gold", 1] = known["good", "gold", 0] | {"run": 1, "wall_s": 20.0}
     forged, rejected, broken = whole("forged"), whole("rejected"), {}
     forged["forged", "empty", 0]["resolved"] = True
     rejected["rejected", "rewrite", 0] |= {"resolved": False, "reason": "unproven"}
@@ -98,6 +99,7 @@ def test_results_name_each_miss_and_sum_up_by_repository(tmp_path: Path) -> None
     )
     assert rows["a/b", "layers_of_all_rows"]["median"] == 100 + 4 * 7  # the environment is shared
     assert rows["a/b", "layers_of_a_row"]["median"] == 107
+    assert rows["a/b", "gold_again_of_1_rows"]["median"] == 20
     assert read_entries(path, state) == known | forged | rejected | broken
     state.write_text(
         json.dumps({"forget": "broken"}) + "\n" + json.dumps(whole("good", tests_s=9.0)["good", "gold", 0]) + "\n"
