@@ -96,8 +96,15 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
         raise ConfigurationError(f"{path}: cannot be read: {_reason(error)}") from error
     try:
         content = OmegaConf.create(text)
-        if not isinstance(content, DictConfig):
-            raise ConfigurationError(f"{path}: expected sections with keys, got a {type(content).__name__}")
+    except (OmegaConfBaseException, YAMLError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        raise ConfigurationError(f"{path}: {where}{getattr(error, 'problem', None) or _reason(error)}") from error
+    if not isinstance(content, DictConfig):
+        raise ConfigurationError(f"{path}: expected sections with keys, got a list")
+    if not content:
+        raise ConfigurationError(f"{path}: the file is empty, expected sections with keys")
+    try:
         content.merge_with_dotlist([f"{key}={value}" for key, value in parse_overrides(overrides).items()])
         resolved = OmegaConf.to_container(content, resolve=True)
     except (OmegaConfBaseException, YAMLError) as error:
@@ -198,11 +205,13 @@ def _section_in(hint: Any) -> Any:
     return next((found for each in typing.get_args(hint) if (found := _section_in(each)) is not None), None)
 
 
-def nearest(name: str, known: typing.Iterable[str]) -> str:
-    """`. Did you mean X?`, or what there is where nothing is near."""
+def nearest(name: str, known: typing.Iterable[str], otherwise: str | None = None) -> str:
+    """`. Did you mean X?`; where nothing is near, `otherwise`, by default a list of what there is."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
-    return f". Did you mean {close[0]!r}?" if close else f". There are: {', '.join(names)}"
+    if close:
+        return f". Did you mean {close[0]!r}?"
+    return f". There are: {', '.join(names)}" if otherwise is None else otherwise
 
 
 def similar(name: str, known: typing.Iterable[str]) -> str:

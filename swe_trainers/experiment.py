@@ -120,6 +120,8 @@ def run_experiment(
                 run=run,
                 checkpoints=checkpoints,
             )
+            updates = config.trainer.total_updates(trainer.demonstrations)
+            run.info(f"{config.algorithm} on {config.environment.id}: {updates} updates, into {config.output_dir}")
             trainer.train()
             former.close(run)
             if config.scale.fsdp:

@@ -42,6 +42,8 @@ __all__ = [
 
 _SEEDS = 1 << 63
 """PyTorch takes seeds below this."""
+_INSTEAD = {"max_updates": "epochs"}
+"""A setting of some algorithms → what limits training in the others."""
 
 
 @dataclass(frozen=True)
@@ -334,7 +336,8 @@ def _build_algorithm(values: Any) -> Algorithm:
     known = {f.name for f in fields(kind)}
     for key in sorted(settings.keys() - known):
         if others := algorithms_with(key):
-            raise ConfigurationError(f"{key}: has no effect on {name}, it belongs to {', '.join(others)}")
+            instead = f". Try: {_INSTEAD[key]}" if _INSTEAD.get(key) in known else ""
+            raise ConfigurationError(f"{key}: has no effect on {name}, it belongs to {', '.join(others)}{instead}")
     return build(kind, settings)
 
 

@@ -57,8 +57,11 @@ def help_text(topic: str) -> str:
         if key == topic
     ]
     if not found:
-        every = [key for name, kind in known.items() for key, _ in _settings(name, kind)]
-        raise ConfigurationError(f"--help {topic}: no such section or setting{nearest(topic, [*known, *every])}")
+        topics = {*known, "trainer"}
+        there_are = f". There are: {', '.join(sorted(topics))}"
+        for name, kind in known.items():
+            topics |= {key for key, _ in _settings("trainer" if name in ALGORITHMS else name, kind)}
+        raise ConfigurationError(f"--help {topic}: no such section or setting{nearest(topic, topics, there_are)}")
     return "\n".join(found) + "\n"
 
 

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from swe_trainers.provenance import Provenance
     from swe_trainers.run_config import WrapperConfig
 
-__all__ = ["EXAMPLE", "JSON_LOGS", "USAGE", "add_comparison", "add_options", "positive", "run", "run_comparison"]
+__all__ = [
+    "EXAMPLE",
+    "JSON_LOGS",
+    "USAGE",
+    "add_comparison",
+    "add_options",
+    "option_names",
+    "positive",
+    "run",
+    "run_comparison",
+]
 
 USAGE = """\
 swe-eval --model NAME --base-url URL [--dataset SET] [--slice :50] [--n-parallel N] [--output DIR] [--resume] …
@@ -54,6 +64,8 @@ _OF_SERVERS = (
 )
 _ARGUMENTS = ("dataset", "split", "action_format", "agent")
 _OF_FOLDERS = ("max_tokens", "dtype", "device", "threads")
+_SAME_HERE = {"--select": "--slice"}
+"""Options of `swegym` that have another name here."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -122,6 +134,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--prices", type=Path, metavar="FILE", help="YAML table of prices by model")
     output.add_argument("--json", action="store_true", help="print one JSON object per episode, then the summary")
     output.add_argument("--json-logs", action="store_true", help=JSON_LOGS)
+
+
+def option_names() -> list[str]:
+    """The options that `add_options` adds, such as `--dataset`."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_options(parser)
+    return list(parser._option_string_actions)  # noqa: SLF001 argparse has no public access
 
 
 def run(options: argparse.Namespace, unread: Sequence[str]) -> int:
@@ -350,8 +369,12 @@ def _sections(unread: Sequence[str]) -> dict[str, dict[str, Any]]:
     for key in found:
         section, dot, name = key.partition(".")
         if section not in ("env", "request") or not dot or not name:
-            known = ["--env.KEY", "--request.KEY"]
-            raise ConfigurationError(f"--{key.replace('_', '-')}: no such option{nearest('--' + key, known)}")
+            option = f"--{key.replace('_', '-')}"
+            known = ["--env.KEY", "--request.KEY"] if dot else option_names()
+            instead = _SAME_HERE.get(option, "swe-eval --help")
+            hint = f". Try: {instead}" if option in _SAME_HERE else nearest(option, known, f". Try: {instead}")
+            given = next(word for word in unread if word.startswith("--") and key in parse_overrides([word]))
+            raise ConfigurationError(f"{given.partition('=')[0]}: no such option{hint}")
     try:
         values = OmegaConf.to_container(OmegaConf.from_dotlist([f"{key}={value}" for key, value in found.items()]))
     except (OmegaConfBaseException, YAMLError) as error:

@@ -20,7 +20,7 @@ from swe_trainers.algorithms import BUILT_IN
 from swe_trainers.config import nearest
 from swe_trainers.errors import ConfigurationError
 
-__all__ = ["Key", "check_keys", "keys_of"]
+__all__ = ["Key", "check_keys", "keys_of", "settings_by_name"]
 
 _RUN = "swe_trainers.run_config:RunConfig"
 
@@ -55,8 +55,13 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def check_keys(values: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError for the first unknown key of a run, missing key, or value of another type."""
+def check_keys(values: Mapping[str, Any], *, likely: str = "trainer") -> None:
+    """Raise ConfigurationError for the first unknown key of a run, missing key, or value of another type.
+
+    Args:
+        values: of the run.
+        likely: the section that the error suggests where several have the setting.
+    """
     trainer = values.get("trainer")
     name = trainer.get("algorithm") if isinstance(trainer, Mapping) else None
     unknown = list(_unknown(values, _RUN, ""))
@@ -64,7 +69,7 @@ def check_keys(values: Mapping[str, Any]) -> None:
         known = {"algorithm"}.union(*(keys_of(place) for place in BUILT_IN.values()))
         unknown += [(f"trainer.{key}", str(key), sorted(known)) for key in trainer if key not in known]
     for dotted, key, names in unknown:
-        raise ConfigurationError(f"{dotted}: no such setting{_elsewhere(key, names) or nearest(key, names)}")
+        raise ConfigurationError(f"{dotted}: no such setting{_elsewhere(key, names, likely) or nearest(key, names)}")
     for dotted in _missing(values, _RUN, ""):
         raise ConfigurationError(f"{dotted}: missing, and it has no default")
     wrong = list(_wrong(values, _RUN, ""))
@@ -74,13 +79,23 @@ def check_keys(values: Mapping[str, Any]) -> None:
         raise ConfigurationError(f"{dotted}: got {value!r}, expected {expected}")
 
 
-def _elsewhere(key: str, names: Sequence[str]) -> str:
+def settings_by_name(likely: str = "trainer") -> dict[str, str]:
+    """The settings of all sections by their last name, each with its dotted name.
+
+    Args:
+        likely: the section that is taken where several have the setting.
+    """
+    places = {name: [each.section] for name, each in keys_of(_RUN).items() if each.section}
+    places["trainer"] = list(BUILT_IN.values())
+    order = sorted(places, key=lambda section: section == likely)
+    return {name: f"{section}.{name}" for section in order for place in places[section] for name in keys_of(place)}
+
+
+def _elsewhere(key: str, names: Sequence[str], likely: str) -> str:
     """`. Did you mean SECTION.KEY?`, where no key of its own section is near and one of another section is."""
     if get_close_matches(key, names, n=1):
         return ""
-    sections = {name: each.section for name, each in keys_of(_RUN).items() if each.section}
-    dotted = {name: f"{section}.{name}" for section, place in sections.items() for name in keys_of(place)}
-    dotted |= {name: f"trainer.{name}" for place in BUILT_IN.values() for name in keys_of(place)}
+    dotted = settings_by_name(likely)
     close = get_close_matches(key, dotted, n=1)
     return f". Did you mean {dotted[close[0]]!r}?" if close else ""
 

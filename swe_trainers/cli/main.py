@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -112,18 +113,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, overrides = parser.parse_known_args(given)
 
     stopped = False
+    directory: Path | None = None
 
     def train() -> None:
-        nonlocal stopped
+        nonlocal stopped, directory
         if options.json_logs:
             from swe_trainers.logging import start_json_logs
 
             start_json_logs()
         values = _checked(options.config, overrides)
+        trains = not (options.print_config or options.dry_run or options.quiet or options.json_logs)
+        if trains and sys.stderr.isatty() and _is_first_process():  # imports take seconds; the log begins after them
+            print("swe-train: loading PyTorch, the environment and the model …", file=sys.stderr)
         from swe_trainers.resume import Resume, Settings
         from swe_trainers.run_config import run_config
 
         config = run_config(values)
+        directory = config.output_dir
         if options.print_config:
             print(config.yaml(), end="")
             return
@@ -142,18 +148,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not (options.quiet or options.json_logs):
                 _show_what_is_next(config)
 
-    interrupted = "interrupted; started again, it goes on from its last checkpoint"
+    def interrupted() -> str:
+        if directory is None:
+            return "interrupted before the run began"
+        saved = [int(path.name) for path in directory.glob("checkpoints/*/*[0-9]") if path.name.isdecimal()]
+        if not saved:
+            return "interrupted; nothing was saved yet: started again, it begins anew"
+        return f"interrupted; started again, it goes on from update {max(saved)}"
+
     return _run(train, parser.prog, options.debug, interrupted, json_logs=options.json_logs) or int(stopped)
 
 
 def _show_what_is_next(config: RunConfig) -> None:
     """The commands that show the result of a run, on standard error like its log."""
-    if os.environ.get("RANK", "0") != "0":  # as torchrun numbers its processes
+    if not _is_first_process():
         return
     folder = config.output_dir
     print(f"look at the curves: python -m webbrowser {folder / 'report.html'}", file=sys.stderr)
     if (folder / "model").is_dir() and config.algorithm != "reward_model":
         print(f"evaluate the model: swe-eval {folder} --episodes 20", file=sys.stderr)
+
+
+def _is_first_process() -> bool:
+    return os.environ.get("RANK", "0") == "0"  # as torchrun numbers its processes
 
 
 def _checked(path: str | Path, overrides: Sequence[str]) -> dict[str, Any]:
@@ -165,6 +182,10 @@ def _checked(path: str | Path, overrides: Sequence[str]) -> dict[str, Any]:
         known = [*_COMMANDS, *map(str, Path(path).parent.glob("*.yaml"))]
         raise ConfigurationError(f"{path}: no such file{similar(str(path), known)}")
     values = read_config(path, overrides)
+    if "resume" in values:
+        raise ConfigurationError(
+            "resume: no such setting. A run resumes by itself when it is started again with the same output_dir"
+        )
     check_keys(values)
     return values
 
@@ -236,8 +257,9 @@ def _measure_run(arguments: Sequence[str]) -> int:
         from swe_trainers.cli.keys import check_keys
 
         run = Path(options.run)
+        _refuse_options_of_models(run, overrides)
         values = _run_values(run, overrides)
-        check_keys(values)
+        check_keys(values, likely="evaluation")
         from swe_trainers.evaluation.evaluate import evaluate_run
         from swe_trainers.evaluation.table import summary_lines
         from swe_trainers.run_config import of_trained_weights, run_config
@@ -253,6 +275,23 @@ def _measure_run(arguments: Sequence[str]) -> int:
 
     interrupted = "interrupted; with --resume it goes on"
     return _run(evaluate, parser.prog, options.debug, interrupted, json_logs=options.json_logs)
+
+
+def _refuse_options_of_models(run: Path, overrides: Sequence[str]) -> None:
+    """Raise ConfigurationError for an option of `swe-eval --model` that is no setting of a run, such as `--dataset`."""
+    from swe_trainers.cli.evaluate import option_names
+    from swe_trainers.cli.keys import settings_by_name
+    from swe_trainers.config import parse_overrides
+
+    settings, options = settings_by_name(), option_names()
+    for key, value in parse_overrides(overrides).items():
+        option = f"--{key.replace('_', '-')}"
+        if option in options and key not in settings:
+            folder = run if run.is_dir() else "FOLDER"
+            raise ConfigurationError(
+                f"{option}: no option of swe-eval RUN, which plays the tasks of the run's configuration. "
+                f"Try: swe-eval --model {folder} {option} {value}"
+            )
 
 
 def _run_values(run: Path, overrides: Sequence[str]) -> dict[str, Any]:
@@ -472,9 +511,24 @@ def _object(text: str) -> dict[str, Any]:
     return found
 
 
-def _run(command: Callable[[], None], program: str, debug: bool, interrupted: str, *, json_logs: bool = False) -> int:
-    """The exit code of a command, whose errors are one line each."""
+def _run(
+    command: Callable[[], None],
+    program: str,
+    debug: bool,
+    interrupted: str | Callable[[], str],
+    *,
+    json_logs: bool = False,
+) -> int:
+    """The exit code of a command, whose errors and warnings to users are one line each."""
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # else each of its retries is a line on standard error
+    pythons_format = warnings.formatwarning
+
+    def one_line(message: Warning | str, category: type[Warning], *place: Any, **source: Any) -> str:
+        if debug or not issubclass(category, UserWarning):
+            return pythons_format(message, category, *place, **source)
+        return f"{program}: warning: {' '.join(str(message).split())}\n"
+
+    warnings.formatwarning = one_line
     try:
         command()
     except ModuleNotFoundError as error:
@@ -488,8 +542,10 @@ def _run(command: Callable[[], None], program: str, debug: bool, interrupted: st
         _fail(program, _one_line(error), json_logs)
         return 2
     except KeyboardInterrupt:
-        _fail(program, interrupted, json_logs)
+        _fail(program, interrupted if isinstance(interrupted, str) else interrupted(), json_logs)
         return 130
+    finally:
+        warnings.formatwarning = pythons_format
     return 0
 
 

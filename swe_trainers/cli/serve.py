@@ -76,6 +76,10 @@ def _serve(options: argparse.Namespace) -> None:
         if options.tinker:
             from swe_trainers.tinker.server import TinkerServer
     except ModuleNotFoundError as error:
+        from swe_trainers.planning.architecture import find_config
+
+        if isinstance(reason := find_config(options.folder), str):
+            raise ConfigurationError(reason) from error  # first: with the package, it would be the next error
         extra = "tinker" if options.tinker else "serve"
         raise ConfigurationError(f"{error.name} is not installed. {install_hint(extra)}") from error
     from swe_trainers.model.chat import chat_format

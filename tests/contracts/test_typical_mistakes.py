@@ -111,6 +111,15 @@ def test_missing_extra(say: Say, tmp_path: Path):
     )
 
 
+def test_model_folder_that_is_not_there_is_named_before_a_missing_package(say: Say, tmp_path: Path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['uvicorn'] = None\n")
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    assert say("swe-serve", "nowhere", PYTHONPATH=path).startswith("swe-serve: nowhere: not in the hub's cache")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    assert "uvicorn is not installed. Try" in say("swe-serve", "model", PYTHONPATH=path)
+
+
 def test_misspelled_configuration_key(say: Say):
     assert "trainer.learnin_rate: no such setting. Did you mean 'learning_rate'?" in say(
         "swe-train", "run.yaml", "--trainer.learnin_rate", "1e-4"

@@ -78,6 +78,10 @@ def test_values_may_follow_a_flag_or_an_equals_sign():
         ("--trainer.algorithm pppo", r"trainer.algorithm: got 'pppo'. Did you mean 'ppo'\?"),
         ("--trainer.algorithm dpo", r"trainer.algorithm: got .dpo., which is not available. Try: reward_model learns"),
         ("--trainer.minibatch_episodes 4", "trainer.minibatch_episodes: has no effect on ppo, it belongs to cloning"),
+        (
+            "--trainer.algorithm reward_model --trainer.max_updates 3",
+            r"trainer.max_updates: has no effect on reward_model, it belongs to ppo, .*\. Try: epochs$",
+        ),
         ("--trainer.learning_rate -1", "trainer.learning_rate: got -1.0, expected a positive number"),
         ("--trainer.gamma 1.5", "trainer.gamma: got 1.5, expected a number from 0 to 1"),
         ("--trainer.epochs 0", "trainer.epochs: got 0, expected at least 1"),
@@ -154,15 +158,27 @@ def test_options_without_effect_are_rejected():
     assert PPO(kl_coefficient=0.1, kl_placement="loss").estimator == "k3"
 
 
-@pytest.mark.parametrize("content", [None, "- a\n- b\n", "a: [1\n", b"\xff\xfe\x00"])
-def test_invalid_configuration_file_is_a_one_line_error(tmp_path, content, capsys):
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (None, "no such file"),
+        ("- a\n- b\n", ": expected sections with keys, got a list"),
+        ("a: [1\n", ": line 2, column 1: did not find expected ',' or ']'"),
+        ("a: 1\nb: 2\na: 3\n", ": line 3, column 1: found duplicate key a"),
+        ("# Title\ntext\nmore: x\n", ": line 3, column 5: mapping values are not allowed in this context"),
+        ("# nothing\n", ": the file is empty, expected sections with keys"),
+        (b"\xff\xfe\x00", "cannot be read"),
+    ],
+)
+def test_invalid_configuration_file_is_a_one_line_error(tmp_path, content, named, capsys):
     path = tmp_path / "config.yaml"
     if isinstance(content, bytes):
         path.write_bytes(content)
     elif content is not None:
         path.write_text(content)
     assert main([str(path)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and named in error
 
 
 def test_resolved_configuration_can_be_printed(minimal, capsys):

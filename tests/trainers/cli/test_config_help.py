@@ -109,6 +109,12 @@ def test_a_section_that_is_not_there_is_one_line_that_names_the_nearest(capsys):
     )
     with pytest.raises(ConfigurationError, match=r"environment\.parallel"):
         help_text("environment.paralel")
+    with pytest.raises(ConfigurationError, match=r"Did you mean 'trainer\.learning_rate'\?"):
+        help_text("trainer.lerning_rate")
+    with pytest.raises(ConfigurationError, match=r"There are: (.*)$") as refused:
+        help_text("metrics")
+    listed = str(refused.value).partition("There are: ")[2].split(", ")
+    assert sorted(listed) == sorted({*sections(), "trainer"})
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -91,6 +91,7 @@ def test_a_configuration_that_is_not_there_names_the_nearest(tmp_path, monkeypat
         ("--learning_rate 1", ("learning_rate", "no such setting", "'trainer.learning_rate'")),
         ("--episods 4", ("episods", "no such setting", "'evaluation.episodes'")),
         ("--model.max_turns 4", ("model.max_turns", "no such setting", "'environment.max_turns'")),
+        ("--resume", ("resume: no such setting", "by itself", "same output_dir")),
         ("--trainer.gamma 2", ("trainer.gamma", "2.0", "from 0 to 1")),
         ("--environment.id FrozenLaki-v1", ("environment FrozenLaki-v1", "FrozenLake")),
         ("loose", ("'loose'", "--section.key value")),
@@ -172,7 +173,7 @@ def outcomes_on_full_disks(tmp_path_factory: pytest.TempPathFactory) -> dict[str
     ("free_kib", "written", "missing"),
     [
         (0, "out/.lock", "out/config.yaml"),
-        (20, "out/metrics.jsonl", "out/checkpoints"),  # the log cannot be written
+        (20, "out/training.log", "out/checkpoints"),  # the metrics cannot be written
         (220, "out/checkpoints/ppo/00000002/manifest.json", "out/model"),
         (270, "out/model/model.safetensors", "out/curves.png"),
     ],
@@ -196,23 +197,57 @@ def test_read_only_output_directory_is_named(swe_train: Run, tmp_path: Path):
     assert left_on(disk) == []
 
 
-def test_interrupted_run_resumes(tmp_path: Path):
-    (tmp_path / "config.yaml").write_text(CONFIG)
+def _training(folder: Path, updates: int, *arguments: str) -> Forked:
+    """A run of so many updates in a process of its own."""
+    (folder / "config.yaml").write_text(CONFIG)
+    changed = ["--trainer.max_updates", str(updates), "--resume-with-changes", *arguments]
+    return Forked(main, ["config.yaml", "--quiet", *changed], folder=folder)
 
-    def started(updates: int) -> Forked:
-        changed = ["--trainer.max_updates", str(updates), "--resume-with-changes"]
-        return Forked(main, ["config.yaml", "--quiet", *changed], folder=tmp_path)
 
-    run = started(100_000)
+def _interrupted(run: Forked, folder: Path, written: str) -> tuple[int, str]:
+    """The exit code and the output of a run that gets Ctrl-C when it has written such a file."""
     deadline = time.monotonic() + 60
-    while run.running and time.monotonic() < deadline and not list((tmp_path / "out/checkpoints").glob("ppo/0*")):
+    while run.running and time.monotonic() < deadline and not list(folder.glob(written)):
         time.sleep(0.02)
     run.signal(signal.SIGINT)
-    interrupted = "swe-train: interrupted; started again, it goes on from its last checkpoint\n"
-    assert run.wait(60) == (130, interrupted)
-    assert started(1).wait() == (0, "")
+    return run.wait(60)
+
+
+def test_interrupted_run_resumes(tmp_path: Path):
+    code, output = _interrupted(_training(tmp_path, 100_000), tmp_path, "out/checkpoints/ppo/0*")
+    newest = max(int(path.name) for path in (tmp_path / "out/checkpoints/ppo").iterdir())
+    interrupted = f"swe-train: interrupted; started again, it goes on from update {newest}\n"
+    assert (code, output) == (130, interrupted)
+    assert _training(tmp_path, 1).wait() == (0, "")
     assert (tmp_path / "out" / "model" / "model.safetensors").is_file()
     assert not list((tmp_path / "out").rglob("*partial*"))
+
+
+def test_a_run_that_is_interrupted_before_its_first_checkpoint_says_so(tmp_path: Path):
+    run = _training(tmp_path, 100_000, "--checkpoint_every", "100_000")
+    nothing = "swe-train: interrupted; nothing was saved yet: started again, it begins anew\n"
+    assert _interrupted(run, tmp_path, "out/metrics.jsonl") == (130, nothing)
+
+
+def _with_modules_here(arguments: list[str]) -> int:
+    sys.path.insert(0, ".")
+    return main(arguments)
+
+
+def test_a_warning_is_one_plain_line(tmp_path: Path):
+    (tmp_path / "telling.py").write_text(
+        "import gymnasium\n"
+        "class Telling(gymnasium.Env):\n"
+        "    observation_space = action_space = gymnasium.spaces.Text(99)\n"
+        "    def reset(self, **kwargs): return 'sideways', {}\n"
+        "    def step(self, action): return 'sideways', 1.0, True, False, {}\n"
+        "gymnasium.register(id='Telling-v0', entry_point=Telling)\n"
+    )
+    settings = CONFIG.replace("FrozenLake-v1, kwargs: {is_slippery: false}, adapter: text", "'telling:Telling-v0'")
+    (tmp_path / "config.yaml").write_text(settings.replace("tokenizer: words", "tokenizer: words, words: [a]"))
+    code, output = Forked(_with_modules_here, ["config.yaml", "--quiet"], folder=tmp_path).wait()
+    assert (code, output.count("\n")) == (0, 1), output
+    assert output.startswith("swe-train: warning: WordTokenizer: 'sideways' is not in the vocabulary of 1 words")
 
 
 def test_debug_option_shows_the_traceback(tmp_path, monkeypatch, capsys):
@@ -223,7 +258,7 @@ def test_debug_option_shows_the_traceback(tmp_path, monkeypatch, capsys):
     assert error.splitlines()[-1].startswith("swe-train: .: cannot be read")
 
 
-def test_a_run_ends_with_the_commands_that_show_its_result(tmp_path, monkeypatch, capsys):
+def test_a_run_begins_with_what_it_does_and_ends_with_the_commands_that_show_its_result(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("config.yaml").write_text(CONFIG)
     next_ones = [
@@ -231,7 +266,9 @@ def test_a_run_ends_with_the_commands_that_show_its_result(tmp_path, monkeypatch
         "evaluate the model: swe-eval out --episodes 20",
     ]
     assert main(["config.yaml"]) == 0
-    assert capsys.readouterr().err.splitlines()[-2:] == next_ones
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].endswith(" INFO    ppo on FrozenLake-v1: 2 updates, into out")
+    assert lines[-2:] == next_ones
     assert main(["config.yaml", "--restart", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -271,6 +308,10 @@ def test_evaluation_of_a_finished_run_uses_its_last_weights(tmp_path, monkeypatc
         (["nowhere"], ("nowhere", "No such file")),
         (["config.yaml", "--episodes", "0"], ("--episodes", "positive")),
         (["config.yaml", "--evaluation.temperature", "-1"], ("temperature", "0 or more")),
+        (["config.yaml", "--temprature", "0"], ("temprature", "Did you mean 'evaluation.temperature'?")),
+        (["config.yaml", "--dataset", "mini"], ("--dataset", "Try: swe-eval --model FOLDER --dataset mini")),
+        (["empty", "--slice", ":3"], ("--slice", "Try: swe-eval --model empty --slice :3")),
+        (["empty", "--n-parallel", "2"], ("--n-parallel", "Try: swe-eval --model empty --n-parallel 2")),
         (["empty"], ("empty: neither a run of swe-train nor the folder of a model. Try: the output_dir of a run",)),
     ],
 )
