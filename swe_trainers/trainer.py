@@ -215,7 +215,7 @@ class Trainer:
         self._failures = Failures(
             self._rollout.max_invalid_fraction, setting="rollout.max_invalid_fraction", log="training.log"
         )
-        self._widest, self._blind, self._mismatched = 0.0, 0, False
+        self._widest, self._blind, self._mismatched, self._cut_off = 0.0, 0, False, False
         self._continues = False  # whether another call goes on with the learner as it is, not with a checkpoint
         self.stopped = False
 
@@ -324,6 +324,7 @@ class Trainer:
             metrics["tokens_per_second"] = metrics["tokens"] / max(updated - started, 1e-9)
         self._warn_of_blindness(metrics, episodes)
         self._warn_of_mismatch(metrics)
+        self._warn_of_cut_off()
         if comparison is not None:
             metrics |= {f"kernels/{name}_error": error for name, error in comparison.errors.items()}
         if self.demonstrations is None:
@@ -463,6 +464,18 @@ class Trainer:
             "temperature. Try: swe-train doctor with this run's directory"
         )
 
+    def _warn_of_cut_off(self) -> None:
+        """Log once when `max_tokens` ended all episodes of an update: none has reached an end of its environment."""
+        valid = [each for each in self.episodes if each.valid]
+        if self._log is None or self._cut_off or not valid or any(each.end_reason != "tokens" for each in valid):
+            return
+        self._cut_off = True
+        turns = sum(len(each.turns) for each in valid) / len(valid)
+        self._log.warning(
+            f"update {self.learner.updates + 1}: environment.max_tokens cut off all {len(valid)} episodes, after "
+            f"{turns:.1f} turns on average. Try: a larger environment.max_tokens, or a smaller max_new_tokens"
+        )
+
     def _resume(self, checkpoints: Checkpoints, run: Run) -> None:
         """Resume from the newest checkpoint, if there is one."""
         found = checkpoints.newest()
@@ -505,6 +518,7 @@ class Trainer:
         shown += [metric for metric in metrics if metric.startswith("eval/")]
         undefined = {"explained_variance"} if math.isnan(metrics.get("explained_variance", 0.0)) else set()
         parts = [f"{name} {_short(metrics[name])}" for name in shown if name in metrics and name not in undefined]
+        parts += ["stopped early"] * bool(metrics.get("stopped_early"))
         updates, seconds = self.learner.updates, self.learner.seconds
         parts += filter(None, [pace(metrics)])
         return f"{self.name} {updates}/{total}  {'  '.join(parts)}  ({seconds:.0f} s)"

@@ -123,12 +123,13 @@ def optimise(
         sequences: (R,) int64, the trajectories to train on; None for all.
     Returns:
         The mean over the minibatches of every statistic, their maxima, `loss`, `grad_norm`, `grad_norm_max`, `steps`,
-        `stopped_early` (0 or 1), and, as `first/NAME`, the metrics of the first minibatch, before any step.
+        `stopped_early` (0 or 1), and, as `first/NAME`, the metrics of the first minibatch, before any step. Minibatches
+        that took a step count; the statistic that stopped the update is that of the minibatch that exceeded the bound.
     Raises:
         TrainerError: the gradient is not finite; no step was taken with it.
     """
     history: list[dict[str, float]] = []
-    stopped = False
+    stopped, beyond = False, dict[str, float]()
     chosen = torch.arange(batch.n_sequences) if sequences is None else sequences
     for _ in range(epochs):
         order = chosen[torch.randperm(len(chosen), generator=generator)]
@@ -150,8 +151,8 @@ def optimise(
                 critic=critic,
                 reference=reference,
             )
-            stopped = stop_above is not None and measured[stop_above[0]] > stop_above[1]
-            if stopped:
+            if stop_above is not None and measured[stop_above[0]] > stop_above[1]:
+                stopped, beyond = True, {stop_above[0]: measured[stop_above[0]]}
                 break
             if critic is not None:
                 measured["critic_grad_norm"] = clip_gradients(critic, max_grad_norm)
@@ -160,7 +161,7 @@ def optimise(
         if stopped:
             break
     optimizer.zero_grad(set_to_none=True)
-    return {**_summarise(history), "steps": float(len(history)), "stopped_early": float(stopped)}
+    return {**_summarise(history), **beyond, "steps": float(len(history)), "stopped_early": float(stopped)}
 
 
 def accumulate(

@@ -238,14 +238,24 @@ def _bars(console: Any) -> Progress:
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        ProgressColumn,
+        Task,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.table import Column
+    from rich.text import Text
+
+    class Description(ProgressColumn):
+        """The description in what room the other columns leave: rich narrows columns that may wrap first."""
+
+        def render(self, task: Task) -> Text:
+            return Text(task.description, no_wrap=True, overflow="ellipsis")
 
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
+        Description(table_column=Column(no_wrap=False, overflow="ellipsis")),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("remaining"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from loguru import logger
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.logging import Run, read_metrics
 from swe_trainers.report.curves import plot_metrics
+from swe_trainers.rollout.rate import pace
 
 
 def test_metrics_are_one_json_object_per_line_and_non_finite_numbers_are_null(tmp_path):
@@ -59,6 +61,20 @@ def test_frequent_lines_are_left_out_on_the_console_but_not_in_the_log(tmp_path,
     assert [line[-6:] for line in shown] == ["line 0", "line 4", "line 8"]
     logged = (tmp_path / "training.log").read_text().splitlines()
     assert [line[-6:] for line in logged] == lines and all(" INFO " in line for line in logged)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_progress_bar_shortens_its_description_and_nothing_else(tmp_path, monkeypatch, capsys, columns):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal to rich
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shares = {"episode_time/model": 0.24, "episode_time/environment": 0.61, "episode_time/tests": 0.15}
+    described = f"ppo {pace({'episodes_per_second': 14.2, **shares})}"
+    with Run(tmp_path) as run, run.progress(described, 120, done=43):
+        pass
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err).splitlines()
+    line = next(line for line in reversed(shown) if "43/120" in line)
+    assert re.fullmatch(r"ppo 14\.2 episodes/s.*… ━[━╸╺]+ +43/120 0:00:0\d remaining \S*:\S*:\S* *", line)
+    assert len(line) <= columns
 
 
 def test_only_one_process_can_write_to_a_run(tmp_path):

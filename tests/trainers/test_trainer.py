@@ -237,6 +237,28 @@ def test_log_lines_have_short_numbers_and_leave_out_what_is_undefined(model, tmp
         assert "nan" not in line
 
 
+def test_an_update_that_ended_early_is_marked_in_its_log_line_with_its_kl(model, tmp_path):
+    settings = PPO(episodes_per_update=8, learning_rate=0.1, epochs=20, stop_kl=0.01)
+    rewards = partial(judged, judge=lambda played: [[float(i)] * len(each.turns) for i, each in enumerate(played)])
+    trainer = Trainer(model, lake, settings, rewards=rewards, output_dir=tmp_path / "run", **LIMITS)
+    (metrics,) = trainer.iterate(1)
+    line = (tmp_path / "run" / "training.log").read_text().splitlines()[-1]
+    assert metrics["stopped_early"] == 1 and metrics["kl/old"] > 0.01
+    assert f"  kl/old {metrics['kl/old']:.3g}  " in line and "  stopped early  " in line
+
+
+def test_episodes_that_max_tokens_cuts_off_are_warned_of_once(model, tmp_path):
+    def warnings_with(max_tokens):
+        limits = {**LIMITS, "max_turns": None, "max_tokens": max_tokens}
+        Trainer(model, lake, PPO(**SMALL), output_dir=tmp_path / str(max_tokens), **limits).train(3)
+        log = (tmp_path / str(max_tokens) / "training.log").read_text()
+        return [line for line in log.splitlines() if " WARNING " in line]
+
+    (line,) = warnings_with(12)
+    assert "update 1: environment.max_tokens cut off all 8 episodes, after " in line
+    assert not warnings_with(512)
+
+
 def code_lines(text):
     """The lines of a program without blank lines and the docstring of its module."""
     tree = ast.parse(text)

@@ -202,6 +202,8 @@ def test_update_stops_at_the_kl_limit():
     metrics = settings.update(settings.learner(TinyPolicy(), seed=0), random_trajectories(8))
     assert metrics["stopped_early"] == 1
     assert 1 <= metrics["steps"] < 40
+    assert metrics["kl/old"] > 0.01  # of the minibatch that stopped it
+    assert metrics["ratio_error_first"] < 1e-6
 
 
 def test_reference_is_required_exactly_if_it_has_an_effect():

@@ -152,6 +152,7 @@ def test_update_stops_before_the_optimizer_step_beyond_the_kl_limit():
     batch, model = Batch.of(random_trajectories(8)), TinyPolicy()
     before = copy.deepcopy(model.state_dict())
     statistics = run(model, batch, stop_above=("entropy", -1.0))
+    assert statistics.pop("entropy") > 0  # of the minibatch that stopped the update
     assert statistics == {"steps": 0.0, "stopped_early": 1.0}
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert run(model, batch, stop_above=("entropy", 100.0))["stopped_early"] == 0
