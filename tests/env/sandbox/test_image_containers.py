@@ -322,3 +322,21 @@ def test_an_image_whose_container_does_not_start_is_run_by_one_exec_each_with_a_
             sandbox = opened(SandboxSpec(image=str(root)))
         assert sandbox.run("echo $FROM_IMAGE; sleep 0.01").output.startswith("given by the image\n")
     assert len(containers()) == 1
+
+
+def test_a_process_that_is_ending_says_so_and_starts_no_sandbox_in_another_way(run_directory: Path) -> None:
+    program = textwrap.dedent("""
+        from swegym_env.errors import SandboxError
+        from swegym_env.sandbox import SandboxSpec, open_sandbox
+        from swegym_env.sandbox.client import end_all
+
+        sandbox = open_sandbox(SandboxSpec(), backend="apptainer")
+        end_all()
+        try:
+            sandbox.start()
+        except SandboxError as error:
+            print(error)
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "this process is ending its sandboxes and starts no others" in done.stdout
+    assert done.stderr == ""
