@@ -637,6 +637,7 @@ class Player:
         episode, tree = self._episodes[number], self._trees.get(number)
         episode.end_reason = end_reason
         self._finished[number].append(episode.trajectory(failure))
+        self.rate.episodes += 1
         if failure is not None:
             self._last_failure = failure.reason
         node = None if tree is None or timed_out else tree.backtrack()
@@ -648,12 +649,12 @@ class Player:
             branch = node.episode.copy()
             branch.slot, branch.rewritten = episode.slot, True
             branch.random = _generator((*episode.stream, tree.leaf))
+            branch.started_at += time.monotonic() - node.reached_at  # other branches' time does not count
             self._episodes[number] = branch
             self._call(number, lambda env: tree.restore(env, node), "reset")
             return
         del self._episodes[number]
         self._idle_since.pop(number, None)
-        self.rate.episodes += 1
         if not self._episodes:
             self.rate.end()
         if episode.slot is not None:
