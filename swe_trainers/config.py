@@ -39,6 +39,7 @@ __all__ = [
     "parse_overrides",
     "plain",
     "read_config",
+    "to_yaml",
     "write_config",
 ]
 
@@ -265,7 +266,21 @@ def _yaml_lines(config: Any, names: Mapping[str, Mapping[str, str]]) -> Iterator
                 yield f"  # Chooses the settings of this section.\n  {key}: {name}\n"
             yield from textwrap.indent("".join(_yaml_lines(value, {})), "  ").splitlines(keepends=True)
         else:
-            yield OmegaConf.to_yaml(OmegaConf.create({field.name: plain(value)}))
+            yield to_yaml({field.name: plain(value)})
+
+
+def to_yaml(values: Any) -> str:
+    """Plain values as the YAML that `read_config` would make of them: a `${` in a text is no interpolation."""
+    return OmegaConf.to_yaml(OmegaConf.create(_escaped(values)))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    # OmegaConf reads backslashes before `${` in pairs, and one more makes the `${` plain text.
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def plain(value: Any) -> Any:

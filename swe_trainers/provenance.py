@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from swe_trainers.config import build, plain, read_config
+from swe_trainers.config import build, plain, read_config, to_yaml
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.files import write_whole
 from swe_trainers.run_config import EnvironmentConfig
@@ -59,7 +57,7 @@ def write_provenance(
     if success_above is not None:
         content["evaluation"] = {"success_above": success_above}
     head = "# How this model was trained to play. swe-eval uses the same settings, unless its options say otherwise.\n"
-    write_whole(folder / ENVIRONMENT, head + OmegaConf.to_yaml(OmegaConf.create(content)))
+    write_whole(folder / ENVIRONMENT, head + to_yaml(content))
 
 
 def read_provenance(folder: Path) -> Provenance | None:
