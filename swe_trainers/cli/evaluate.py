@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from swe_trainers.provenance import Provenance
     from swe_trainers.run_config import WrapperConfig
 
-__all__ = ["EXAMPLE", "JSON_LOGS", "USAGE", "add_comparison", "add_options", "positive", "run", "run_comparison"]
+__all__ = [
+    "EXAMPLE",
+    "JSON_LOGS",
+    "USAGE",
+    "add_comparison",
+    "add_options",
+    "link_to_evaluation",
+    "positive",
+    "run",
+    "run_comparison",
+]
 
 USAGE = """\
 swe-eval --model NAME --base-url URL [--dataset SET] [--slice :50] [--n-parallel N] [--output DIR] [--resume] …
@@ -192,16 +202,21 @@ def run(options: argparse.Namespace, unread: Sequence[str]) -> int:
         if policy.template is not None and "chat_template" not in arguments:
             also = {"chat_template": policy.template}
     summary = evaluate(plan, policy, also=also, json_lines=options.json, json_logs=options.json_logs)
-    run = plan.output.parent
-    if plan.output.name == "evaluation" and (run / "report.html").is_file():
-        from swe_trainers.report.page import write_report
-
-        write_report([run])  # which then links to this evaluation
+    link_to_evaluation(plan.output)
     if options.json:
         print(json.dumps(summary))
     else:
         print("\n".join(summary_lines(summary, str(plan.output))))
     return 1 if summary["invalid"] else 0
+
+
+def link_to_evaluation(output: Path) -> None:
+    """Write the report of a run again, which then links to its evaluation; nothing for an evaluation elsewhere."""
+    run = output.parent
+    if output.name == "evaluation" and (run / "report.html").is_file():
+        from swe_trainers.report.page import write_report
+
+        write_report([run])
 
 
 def _preflight(options: argparse.Namespace) -> None:
