@@ -7,6 +7,7 @@ exports a trained model for other programs.
 from __future__ import annotations
 
 import argparse
+import io
 import itertools
 import json
 import os
@@ -479,6 +480,8 @@ def _object(text: str) -> dict[str, Any]:
 def _run(command: Callable[[], None], program: str, debug: bool, interrupted: str, *, json_logs: bool = False) -> int:
     """The exit code of a command, whose errors are one line each."""
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # else each of its retries is a line on standard error
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error: texts of environments may not be of its encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         command()
     except ModuleNotFoundError as error:

@@ -258,6 +258,14 @@ def test_episode_that_a_limit_ends_before_the_environment_reports_is_not_resolve
     assert summary["resolve_rate"] == pytest.approx(1 / 3) and "resolved 1 of 3: 33.3%" in out
 
 
+def test_failures_are_shown_whatever_their_text_is(evaluate, results):
+    with serving(_even_right) as served:
+        garbled = GUESS.replace("Guess", "Garbled")
+        code, out, _ = evaluate(served.url, "--slice", ":2", "--max-invalid-fraction", "1", env=garbled)
+    assert code == 1 and out.count(r"FileNotFoundError: caf\udce9.txt") == 3  # of both episodes, and the most frequent
+    assert results()[1]["failure_reasons"] == {"FileNotFoundError: caf\udce9.txt": 2}
+
+
 def test_verdicts_and_counts_may_be_of_numpy(evaluate, results):
     with serving(_even_right) as served:
         code, out, _ = evaluate(served.url, "--slice", ":3", "--json", env=GUESS.replace("Guess", "NumpyGuess"))
