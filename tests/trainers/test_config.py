@@ -174,6 +174,17 @@ def test_a_module_in_the_current_directory_is_found_with_the_search_path_that_th
         parameters(f"{module}:Lake-v0")
 
 
+@pytest.mark.parametrize(("key", "kind"), [("0", "int"), ("true", "bool"), ("1.5", "float")])
+def test_key_that_is_no_text_is_refused_instead_of_made_one(minimal, key, kind):
+    override = f"--environment.kwargs.maps=[{{{key}: left}}]"
+    with pytest.raises(
+        ConfigurationError, match=rf"environment\.kwargs\.maps\[0\]: the key .* is {kind}, expected text"
+    ):
+        run_config(read_config(minimal, [override]))
+    quoted = read_config(minimal, [override.replace(key, f"'{key}'")])
+    assert run_config(quoted).environment.kwargs["maps"] == [{key: "left"}]
+
+
 def test_options_without_effect_are_rejected():
     for estimator, placement in (("k1", "loss"), ("k2", "reward"), ("k3", "reward"), ("full", "reward")):
         with pytest.raises(ConfigurationError, match=f"{estimator} in the {placement} does not pull towards"):
