@@ -478,7 +478,7 @@ def on_terminal(machine: Path, *arguments: str, typed: bytes = b"", **variables:
         process.wait()
         os.close(ours)
         os.close(theirs)
-    return process.returncode, shown.decode().replace("\r", "")
+    return process.returncode, shown.decode().replace("\r\n", "\n")
 
 
 def test_on_a_terminal_commands_have_a_prompt_and_are_not_repeated(machine: Path):
@@ -492,7 +492,7 @@ def test_on_a_terminal_commands_have_a_prompt_and_are_not_repeated(machine: Path
 def test_on_a_narrow_terminal_a_row_of_the_table_stays_one_line(machine: Path):
     several = ("--dataset", "mini", "--select", ":2", "--predictions", "empty")
     code, text = on_terminal(machine, "grade", *several, TERM="xterm")
-    rows = [line for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).split("\n") if line.startswith("mini__")]
+    rows = [line for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).splitlines() if line.startswith("mini__")]
     assert code == 0 and len(rows) == 2
     assert all(re.fullmatch(r"mini__\S+ +unresolved +\d+/\d+ +\d+/\d+ +\d+\.\d( .*)?", row) for row in rows), rows
 

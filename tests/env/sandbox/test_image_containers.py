@@ -240,8 +240,10 @@ def test_an_owner_killed_leaves_nothing_of_its_container(place: Path, also: str)
 def test_the_container_itself_has_no_rights_no_network_and_cannot_write_the_image(
     opened: Opener, place: Path, root: Path
 ) -> None:
+    opened()  # the first sandbox of a process also tries a container of the host's files
+    (hosts,) = containers()
     opened(SandboxSpec(image=str(root)))
-    (container,) = containers()
+    (container,) = (tree for tree in containers() if tree[0] != hosts[0])
     status = status_of(container[-1])
     assert status["CapEff"] == "0" * 16 and status["NoNewPrivs"] == "1" and status["Seccomp"] == "2"
     assert status["Uid"].split()[0] != "0"
