@@ -39,6 +39,7 @@ __all__ = [
     "parse_overrides",
     "plain",
     "read_config",
+    "to_yaml",
     "write_config",
 ]
 
@@ -144,6 +145,7 @@ def build(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
     Raises:
         ConfigurationError: a key is unknown (the nearest is named) or missing, a value of another type or out of range.
     """
+    _check_keys(values, where)
     try:
         # JSON has YAML's types, and pydantic's strict mode takes its lists for tuples and its text for paths.
         (built,) = _adapter(typing.cast(Any, kind)).validate_json(json.dumps([values], default=str))
@@ -154,6 +156,19 @@ def build(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
         error = min(invalid.errors(), key=lambda each: each["type"] != "unexpected_keyword_argument")
     message = _message(kind, error, [str(part) if isinstance(part, int) else part for part in error["loc"][1:]])
     raise ConfigurationError(f"{where}.{message}" if where else message)
+
+
+def _check_keys(values: Any, where: str) -> None:
+    """Raise ConfigurationError for a key that is no text: JSON would make one of it, and 0 is another key than "0"."""
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            if not isinstance(key, str):
+                place = f"{where}: the" if where else "the"
+                raise ConfigurationError(f"{place} key {key!r} is {type(key).__name__}, expected text. Try: '{key}'")
+            _check_keys(value, f"{where}.{key}" if where else key)
+    elif isinstance(values, (list, tuple)):
+        for number, value in enumerate(values):
+            _check_keys(value, f"{where}[{number}]")
 
 
 @cache
@@ -274,7 +289,21 @@ def _yaml_lines(config: Any, names: Mapping[str, Mapping[str, str]]) -> Iterator
                 yield f"  # Chooses the settings of this section.\n  {key}: {name}\n"
             yield from textwrap.indent("".join(_yaml_lines(value, {})), "  ").splitlines(keepends=True)
         else:
-            yield OmegaConf.to_yaml(OmegaConf.create({field.name: plain(value)}))
+            yield to_yaml({field.name: plain(value)})
+
+
+def to_yaml(values: Any) -> str:
+    """Plain values as the YAML that `read_config` would make of them: a `${` in a text is no interpolation."""
+    return OmegaConf.to_yaml(OmegaConf.create(_escaped(values)))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    # OmegaConf reads backslashes before `${` in pairs, and one more makes the `${` plain text.
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def plain(value: Any) -> Any:

@@ -132,8 +132,13 @@ def run_experiment(
                     write_whole(run.directory / "model.json", json.dumps(model.state_dict()) + "\n")
                 else:
                     trainer.save(run.directory / "model")
-                    success_above = config.evaluation.success_above
-                    write_provenance(run.directory / "model", config.environment, config.model.chat, success_above)
+                    write_provenance(
+                        run.directory / "model",
+                        config.environment,
+                        config.model.chat,
+                        config.evaluation.success_above,
+                        config.rollout,
+                    )
                 plot_metrics(run.directory / "metrics.jsonl", run.directory / "curves.png")
                 write_report([run.directory])
             run.info(

@@ -179,7 +179,7 @@ def _exported(source: Path, title: str) -> Iterator[dict[str, Path]]:
         if trained is not None:
             kwargs = {name: value for name, value in trained.environment.kwargs.items() if name not in OF_THE_MACHINE}
             trained = replace(trained, environment=replace(trained.environment, kwargs=kwargs))
-            write_provenance(made, trained.environment, trained.chat, trained.success_above)
+            write_provenance(made, trained.environment, trained.chat, trained.success_above, trained.rollout)
         if CARD not in files:
             (made / CARD).write_text(_card(source, weights, title, trained, made), encoding="utf-8")
         yield files | {path.name: path for path in made.iterdir()}

@@ -1,8 +1,8 @@
 """How a model was trained to play, in its folder: the environment, its arguments, its action format and its prompt.
 
-`environment.yaml` is a part of a run's configuration: the section `environment`, `model.chat`, and what its evaluations
-count as a success. When the model is evaluated elsewhere, these settings are used in place of the environment's
-defaults.
+`environment.yaml` is a part of a run's configuration: the section `environment`, `model.chat`, what its evaluations
+count as a success, and of `rollout` what the policy reads and may write. When the model is evaluated elsewhere, these
+settings are used in place of the environment's defaults.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from swe_trainers.config import build, plain, read_config
+from swe_trainers.config import build, plain, read_config, to_yaml
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.files import write_whole
-from swe_trainers.run_config import EnvironmentConfig
+from swe_trainers.run_config import EnvironmentConfig, RolloutConfig
 
 __all__ = ["ENVIRONMENT", "OF_THE_MACHINE", "Provenance", "read_provenance", "write_provenance"]
 
 ENVIRONMENT = "environment.yaml"
 OF_THE_MACHINE = frozenset({"sandbox", "repos", "pool", "limits"})
 """Arguments of an environment that say where it runs, not what a model meets in it."""
+_OF_PLAYING = ("stop_strings", "history", "constrained", "grammar")
+"""Settings of `rollout` that hold in evaluations too: the others are of training, or of the machine."""
 _FORMAT = 1
 
 
@@ -35,16 +35,27 @@ class Provenance:
         environment: with the wrappers that are also in evaluations.
         chat: of the model's configuration.
         success_above: of the evaluation's.
+        rollout: what the policy reads and may write.
     """
 
     source: Path
     environment: EnvironmentConfig
     chat: str | None = None
     success_above: float | None = None
+    rollout: RolloutConfig = RolloutConfig()
+
+    @property
+    def playing(self) -> dict[str, Any]:
+        """The settings of `rollout` that hold in evaluations and are not the defaults, as plain values."""
+        return _playing(self.rollout)
 
 
 def write_provenance(
-    folder: Path, environment: EnvironmentConfig, chat: str | None, success_above: float | None = None
+    folder: Path,
+    environment: EnvironmentConfig,
+    chat: str | None,
+    success_above: float | None = None,
+    rollout: RolloutConfig | None = None,
 ) -> None:
     """Write `environment.yaml` beside a model.
 
@@ -58,8 +69,10 @@ def write_provenance(
     }
     if success_above is not None:
         content["evaluation"] = {"success_above": success_above}
+    if playing := _playing(rollout or RolloutConfig()):
+        content["rollout"] = playing
     head = "# How this model was trained to play. swe-eval uses the same settings, unless its options say otherwise.\n"
-    write_whole(folder / ENVIRONMENT, head + OmegaConf.to_yaml(OmegaConf.create(content)))
+    write_whole(folder / ENVIRONMENT, head + to_yaml(content))
 
 
 def read_provenance(folder: Path) -> Provenance | None:
@@ -85,5 +98,14 @@ def read_provenance(folder: Path) -> Provenance | None:
         chat = model.get("chat") if isinstance(model, dict) else None
         success_above = evaluation.get("success_above") if isinstance(evaluation, dict) else None
         environment = replace(build(EnvironmentConfig, section, f"{path}: environment"), training_wrappers=())
-        return Provenance(path, environment, chat, success_above)
+        written = values.get("rollout")
+        playing = {name: written[name] for name in _OF_PLAYING if name in written} if isinstance(written, dict) else {}
+        rollout = build(RolloutConfig, playing, f"{path}: rollout")
+        return Provenance(path, environment, chat, success_above, rollout)
     return None
+
+
+def _playing(rollout: RolloutConfig) -> dict[str, Any]:
+    default = RolloutConfig()
+    found = {name: getattr(rollout, name) for name in _OF_PLAYING if getattr(rollout, name) != getattr(default, name)}
+    return {name: plain(value) for name, value in found.items()}

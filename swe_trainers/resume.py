@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from omegaconf import OmegaConf
 
-from swe_trainers.config import plain, read_config, write_config
+from swe_trainers.config import plain, read_config, to_yaml, write_config
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.logging import Run, lock
 from swe_trainers.run_config import RunConfig, run_config
@@ -81,7 +81,7 @@ class Settings:
     def in_python(cls, directory: str | Path, sections: Mapping[str, Any]) -> Settings:
         """Those of a program; what YAML has no words for, such as functions, is compared by its name or type."""
         ways = ("output_dir=…", 'resume="changed"', 'resume="never"')
-        return cls(directory, OmegaConf.to_yaml(OmegaConf.create(_named(plain(sections)))), ways=ways)
+        return cls(directory, to_yaml(_named(plain(sections))), ways=ways)
 
     def changes(self) -> Changes:
         """Those in which a run in the directory differs; empty where there is none.
@@ -212,7 +212,7 @@ def set_aside(directory: Path) -> Path | None:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    values = OmegaConf.to_container(OmegaConf.create(text))
+    values = OmegaConf.to_container(OmegaConf.create(text), resolve=True)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
 

@@ -91,11 +91,15 @@ class REINFORCEPlusPlus(Clipped):
     def advantages(self, experience: Experience) -> Tensor:
         """Whitened returns, compared with the group's where there are groups, (N,) float32."""
         batch = experience.batch
-        if self.group_size > 1:
-            returns = batch.spread(group_advantages(batch.total(experience.rewards), batch.group, scale="none"))
-        else:
-            returns = _discounted(batch, experience.rewards, self.gamma)
-        return whiten(returns, batch.action_mask, returns=batch.total(batch.rewards))
+        if self.group_size == 1:
+            discounted = _discounted(batch, experience.rewards, self.gamma)
+            return whiten(discounted, batch.action_mask, returns=batch.total(batch.rewards))
+        compared, earned = (
+            group_advantages(batch.total(rewards), batch.group, scale="none")
+            for rewards in (experience.rewards, batch.rewards)
+        )
+        # Groups of different tasks have different returns; what counts is whether episodes of one group do.
+        return whiten(batch.spread(compared), batch.action_mask, returns=earned)
 
     @property
     def episodes_per_start(self) -> int:

@@ -26,6 +26,7 @@ __all__ = [
     "USAGE",
     "add_comparison",
     "add_options",
+    "link_to_evaluation",
     "option_names",
     "positive",
     "run",
@@ -169,12 +170,14 @@ def run(options: argparse.Namespace, unread: Sequence[str]) -> int:
     arguments = {name: value for name, value in given.items() if value is not None} | sections["env"]
     chat, adapter_kwargs = None, dict[str, Any]()
     wrappers: tuple[WrapperConfig, ...] = ()
+    rollout, playing = None, dict[str, Any]()
     if options.base_url is None and (trained := read_provenance(Path(options.model))) is not None:
         chat = trained.chat
         if options.env is None or _id(options.env) == _id(trained.environment.id):
             lines, arguments = _as_trained(trained, options, arguments)
             adapter_kwargs = dict(trained.environment.adapter_kwargs) if options.adapter == "text" else {}
             wrappers = trained.environment.wrappers
+            rollout, playing = trained.rollout, trained.playing
         else:
             lines = [f"warning: --env {options.env}: the model was trained on {trained.environment.id}"]
         for line in lines:
@@ -195,7 +198,7 @@ def run(options: argparse.Namespace, unread: Sequence[str]) -> int:
         episodes=options.episodes,
         samples=options.samples,
         seed=options.seed,
-        sampling=sampling | {"request": sections["request"], "served": options.base_url is not None},
+        sampling=sampling | {"request": sections["request"], "served": options.base_url is not None} | playing,
         success_above=options.success_above,
         n_parallel=options.n_parallel,
         step_timeout_s=options.step_timeout or Plan.step_timeout_s,
@@ -208,19 +211,26 @@ def run(options: argparse.Namespace, unread: Sequence[str]) -> int:
         policy = _endpoint(options, sections["request"], native=arguments.get("action_format") == "openai")
     else:
         policy = _folder(options, chat)
+        if rollout is not None:
+            policy = policy.playing_as(rollout)
         if policy.template is not None and "chat_template" not in arguments:
             also = {"chat_template": policy.template}
     summary = evaluate(plan, policy, also=also, json_lines=options.json, json_logs=options.json_logs)
-    run = plan.output.parent
-    if plan.output.name == "evaluation" and (run / "report.html").is_file():
-        from swe_trainers.report.page import write_report
-
-        write_report([run])  # which then links to this evaluation
+    link_to_evaluation(plan.output)
     if options.json:
         print(json.dumps(summary))
     else:
         print("\n".join(summary_lines(summary, str(plan.output))))
     return 1 if summary["invalid"] else 0
+
+
+def link_to_evaluation(output: Path) -> None:
+    """Write the report of a run again, which then links to its evaluation; nothing for an evaluation elsewhere."""
+    run = output.parent
+    if output.name == "evaluation" and (run / "report.html").is_file():
+        from swe_trainers.report.page import write_report
+
+        write_report([run])
 
 
 def _preflight(options: argparse.Namespace) -> None:
@@ -322,6 +332,7 @@ def _as_trained(
         elif name not in kept:
             setattr(options, name, value)
             used += [f"{name} {value}"] * (value not in (None, "none"))
+    used += [f"{name} {value}" for name, value in trained.playing.items()]
     options.env = environment.id
     return [f"as {trained.source} says, on {environment.id}: {', '.join(used)}", *differing], {**kept, **given}
 

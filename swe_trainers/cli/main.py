@@ -7,6 +7,7 @@ exports a trained model for other programs.
 from __future__ import annotations
 
 import argparse
+import io
 import itertools
 import json
 import os
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from swe_trainers import __version__
 from swe_trainers.cli.completion import add_print_completion, settings_of
-from swe_trainers.cli.evaluate import JSON_LOGS, positive
+from swe_trainers.cli.evaluate import JSON_LOGS, link_to_evaluation, positive
 from swe_trainers.errors import ConfigurationError, TrainerError, install_hint
 
 if TYPE_CHECKING:
@@ -248,8 +249,10 @@ def _measure_run(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object per episode, then the summary")
     parser.add_argument("--json-logs", action="store_true", help=JSON_LOGS)
     options, overrides = parser.parse_known_args(arguments)
+    invalid = False
 
     def evaluate() -> None:
+        nonlocal invalid
         if options.json_logs:
             from swe_trainers.logging import start_json_logs
 
@@ -271,10 +274,12 @@ def _measure_run(arguments: Sequence[str]) -> int:
         episodes = options.episodes or config.evaluation.episodes or 100
         shown = {"json_lines": options.json, "json_logs": options.json_logs}
         summary = evaluate_run(config, output, episodes=episodes, resume=options.resume, **shown)
+        invalid = bool(summary["invalid"])
+        link_to_evaluation(output)
         print(json.dumps(summary) if options.json else "\n".join(summary_lines(summary, str(output))))
 
     interrupted = "interrupted; with --resume it goes on"
-    return _run(evaluate, parser.prog, options.debug, interrupted, json_logs=options.json_logs)
+    return _run(evaluate, parser.prog, options.debug, interrupted, json_logs=options.json_logs) or int(invalid)
 
 
 def _refuse_options_of_models(run: Path, overrides: Sequence[str]) -> None:
@@ -521,6 +526,8 @@ def _run(
 ) -> int:
     """The exit code of a command, whose errors and warnings to users are one line each."""
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # else each of its retries is a line on standard error
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error: texts of environments may not be of its encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
     pythons_format = warnings.formatwarning
 
     def one_line(message: Warning | str, category: type[Warning], *place: Any, **source: Any) -> str:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from loguru import logger
 
@@ -343,8 +344,8 @@ def _measure(
 def _solved(record: Record, success_above: float | None) -> bool | None:
     """Whether the episode is a success, by the environment or by its return; None if neither decides."""
     resolved = record.last_info.get("resolved")
-    if isinstance(resolved, bool):
-        return resolved
+    if isinstance(resolved, (bool, np.bool_)):
+        return bool(resolved)
     if "resolved" in record.last_info:
         return False  # it ended before it was graded
     return None if success_above is None else record.score > success_above

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from swe_trainers.evaluation.usage import Prices
 from swe_trainers.model.chat import ChatFormat, TemplateChat, chat_format
 from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.rollout.settings import EpisodeSettings, Limits
-from swe_trainers.run_config import ModelConfig, of_trained_weights
+from swe_trainers.run_config import ModelConfig, RolloutConfig, of_trained_weights
 
 __all__ = ["Policy", "open_folder"]
 
@@ -41,6 +41,17 @@ class Policy:
     settings: EpisodeSettings = EpisodeSettings(Limits(1), grade_when_full=True)
     prices: Prices | None = None
     template: str | None = None
+
+    def playing_as(self, rollout: RolloutConfig) -> Policy:
+        """The same policy, which reads and may write what a run's `rollout` says."""
+        settings = replace(
+            self.settings,
+            limits=replace(self.settings.limits, stop_strings=rollout.stop_strings),
+            history=rollout.history,
+            constrained=rollout.constrained,
+            grammar=rollout.grammar,
+        )
+        return replace(self, settings=settings)
 
 
 def open_folder(

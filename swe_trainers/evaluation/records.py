@@ -117,11 +117,11 @@ class EvaluationFolder:
         """Write an episode's folder, then its line in the results. Raises ConfigurationError."""
         assert self._results is not None and record.item is not None
         name = _folder_name(record.item, several=self._several)
-        row = _row(record, record.item, solved, f"episodes/{name}")
+        row: Row = _plain(_row(record, record.item, solved, f"episodes/{name}"))
         try:
             if record.turns:
                 self._record(record, record.item, name)
-            self._results.write(json.dumps(_plain(row)).encode() + b"\n")
+            self._results.write(json.dumps(row).encode() + b"\n")
             self._results.flush()
         except OSError as error:
             raise _unwritable(self.place, error) from error
@@ -137,9 +137,16 @@ class EvaluationFolder:
             raise _unwritable(path, error) from error
 
     def in_order(self, items: Sequence[Item]) -> list[Row]:
-        """Rewrite `results.jsonl` in the order of the items, one line each; returns the rows."""
+        """Rewrite `results.jsonl` in the order of the items, one line each; returns the rows.
+
+        If the environment reports `resolved`, an episode that a limit ended before it did so is not resolved.
+        """
         rows = read_results(self.place)
         ordered = [rows[key] for item in items if (key := (item.instance_id, item.sample)) in rows]
+        if any(row["resolved"] is not None for row in ordered):
+            ordered = [
+                {**row, "resolved": False} if row["valid"] and row["resolved"] is None else row for row in ordered
+            ]
         write_output(self.place / "results.jsonl", "".join(json.dumps(row) + "\n" for row in ordered))
         return ordered
 

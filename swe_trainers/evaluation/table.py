@@ -60,7 +60,8 @@ class Tally:
 
     def line(self) -> str:
         """All counts in one line."""
-        kinds = ["played", "invalid"] if self.kinds["played"] else ["resolved", "failed", "invalid"]
+        judged = self.kinds["resolved"] or self.kinds["failed"] or not self.kinds["played"]
+        kinds = ["resolved", "failed", "invalid"] if judged else ["played", "invalid"]
         words = [f"{kind} {self.kinds[kind]}" for kind in kinds] + [f"running {len(self.running)}"]
         words.append(f"{_short(self.tokens)} tokens")
         if self.cost:

@@ -163,7 +163,8 @@ def tree_advantages(rewards: Tensor, action_mask: Tensor, offsets: Tensor, group
     Returns:
         (N,) float32; 0 before the first fork and where `action_mask` is False.
     """
-    earned = torch.cat([torch.zeros(1), rewards.where(action_mask, 0.0).cumsum(0)])
+    # In float64: sums over the whole batch, whose differences would be rounded to float32 of the whole sum.
+    earned = torch.cat([torch.zeros(1), rewards.where(action_mask, 0.0)]).double().cumsum(0)
     advantages = torch.zeros_like(rewards)
     stretches = []  # (first token, end, fork, branch, earned from the fork on)
     for at, (sequence, start, node) in enumerate(forks.tolist()):

@@ -156,9 +156,10 @@ class Batch:
         )
 
     def total(self, flat: Tensor) -> Tensor:
-        """(N,) to (S,): the sum over the action tokens of each trajectory."""
-        kept = flat.where(self.action_mask, 0.0)
-        return torch.zeros(self.n_sequences, dtype=flat.dtype).index_add(0, self.sequence_of_token, kept)
+        """(N,) to (S,): the sum over the action tokens of each trajectory, independent of their order."""
+        kept = flat.where(self.action_mask, 0.0).double()  # float32 sums of the same rewards in another order differ
+        sums = torch.zeros(self.n_sequences, dtype=torch.float64).index_add(0, self.sequence_of_token, kept)
+        return sums.to(flat.dtype)
 
     def spread(self, per_sequence: Tensor) -> Tensor:
         """(S,) to (N,): the entry of its trajectory for each action token; 0 elsewhere."""

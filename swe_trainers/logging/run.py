@@ -73,7 +73,8 @@ class Run:
             self.log = self.log.patch(lambda record: record["extra"].update(json=json_line(record)))
         with suppress(ValueError):  # the program has removed it already
             logger.remove(0)  # loguru's own sink to stderr would repeat every line
-        self._sinks.append(self._add_sink(str(self.directory / "training.log")))
+        # The text of an environment's error may have lone surrogates, which UTF-8 has not.
+        self._sinks.append(self._add_sink(str(self.directory / "training.log"), errors="backslashreplace"))
         if console and json_logs:
             self._sinks.append(self._add_sink(sys.stderr, level="INFO"))
         elif console:
@@ -171,7 +172,7 @@ class Run:
     ) -> None:
         self.close()
 
-    def _add_sink(self, sink: Any, *, level: str = "DEBUG", everything: bool = True) -> int:
+    def _add_sink(self, sink: Any, *, level: str = "DEBUG", everything: bool = True, **options: Any) -> int:
         own = str(self.directory)
 
         def is_wanted(record: Any) -> bool:
@@ -182,7 +183,7 @@ class Run:
         if self._json_logs:
             layout = "{extra[json]}"
         # Without `catch` a log that cannot be written ends the run, instead of a traceback for every line.
-        return logger.add(sink, level=level, format=layout, filter=is_wanted, catch=False)
+        return logger.add(sink, level=level, format=layout, filter=is_wanted, catch=False, **options)
 
 
 class ProgressBar:

@@ -586,12 +586,15 @@ def _texts(file: Path) -> Iterator[str]:
         if line.strip():
             try:
                 row = json.loads(line)
-                if "messages" in row:
-                    yield from (message["content"] for message in row["messages"])
+                if "messages" in row:  # one that only calls tools has no content
+                    found = [each["content"] for each in row["messages"] if each["content"] is not None]
                 elif "turns" in row:
-                    yield from (turn[part] for turn in row["turns"] for part in ("observation", "action"))
+                    found = [turn[part] for turn in row["turns"] for part in ("observation", "action")]
                 else:
-                    yield row["text"]
+                    found = [row["text"]]
+                if not all(isinstance(each, str) for each in found):
+                    raise TypeError("a text is of another type")
+                yield from found
             except (ValueError, TypeError, KeyError) as error:
                 raise ConfigurationError(
                     f"{file}, line {number}: neither a text, a conversation nor a recorded episode: {error}"

@@ -55,7 +55,8 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
 
     Args:
         env: with a `Discrete` action space, and an observation space of `Discrete`, `MultiDiscrete`, `MultiBinary`,
-            `Tuple` of those, a one-dimensional `Box`, or `Text`. Its `vocabulary()`, if it has one, lists its words.
+            a `Tuple` of `Discrete`, a one-dimensional `Box`, or `Text`. Its `vocabulary()`, if it has one, lists its
+            words.
         actions: the word of each action, in order; `0`, `1`, … by default.
         bins: bins of a real number.
         box_range: (lowest, highest) of each entry, for boxes without bounds or with bounds that are never reached.

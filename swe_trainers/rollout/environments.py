@@ -46,6 +46,8 @@ _QUICK_CALLS = 16
 _PATIENCE_S = 0.05
 """A call that blocks the shared thread for longer keeps the thread for its environment alone."""
 _TRACEBACK_CHARACTERS = 8000
+_GREATEST = float(np.finfo(np.float32).max)
+"""The largest reward: trajectories hold them as float32."""
 
 _in_use: WeakKeyDictionary[Env, threading.Lock] = WeakKeyDictionary()
 _abandoned: WeakSet[Env] = WeakSet()
@@ -509,7 +511,7 @@ def checked_reset(result: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def checked_step(result: Any) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
-    """The result of `step`, if it is a text, a finite number, two truth values and an info.
+    """The result of `step`, if it is a text, a number that is finite as float32, two truth values and an info.
 
     Raises:
         ContractError: it is not; the message says which part.
@@ -556,8 +558,8 @@ def _checked_number(what: str, value: Any) -> float:
             number = None
     if number is None:
         raise ContractError(f"{what} is {type(value).__name__}, expected a finite number")
-    if not np.isfinite(number):
-        raise ContractError(f"{what} is {number}, expected a finite number")
+    if not abs(number) <= _GREATEST:
+        raise ContractError(f"{what} is {number}, expected a finite number of float32")
     return number
 
 

@@ -189,7 +189,7 @@ class Episode:
                 continue
             plain = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
             try:
-                json.dumps(plain)
+                json.dumps(plain, allow_nan=False)
             except (TypeError, ValueError, RecursionError):
                 continue
             info[str(key)] = plain

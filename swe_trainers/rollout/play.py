@@ -471,7 +471,8 @@ class Player:
             if shortened is not None:
                 read = Read(read.observation, shortened, begins=True)
             size = len(read.ids) + (0 if read.begins else episode.context_size)
-            if size >= self._max_context:
+            room = self._max_context - size
+            if room < self._room_for_action(episode, room):
                 return self._full(number, read, f"the context has {size} tokens, max_tokens is {self._max_context}")
         episode.read(read)
         if episode.slot is None:
@@ -480,6 +481,15 @@ class Player:
         if number in self._trees:
             self._trees[number].reach(episode)
         return self._request(number)
+
+    def _room_for_action(self, episode: Episode, room: int) -> int:
+        """The tokens that must be free for the next action: one, or all of the longest legal action."""
+        most = self._settings.limits.max_new_tokens
+        if not 0 < room < most:
+            return 1
+        legal = self._legal(episode)
+        # With an action of more than max_new_tokens the settings do not fit the environment, which is an error.
+        return 1 if legal is None or legal.depth > most else max(1, legal.depth)
 
     def _shortened(self, episode: Episode, read: Read) -> Sequence[int] | None:
         """A shortened context, if the next action might not fit otherwise; None to keep the context."""
@@ -627,6 +637,7 @@ class Player:
         episode, tree = self._episodes[number], self._trees.get(number)
         episode.end_reason = end_reason
         self._finished[number].append(episode.trajectory(failure))
+        self.rate.episodes += 1
         if failure is not None:
             self._last_failure = failure.reason
         node = None if tree is None or timed_out else tree.backtrack()
@@ -638,12 +649,12 @@ class Player:
             branch = node.episode.copy()
             branch.slot, branch.rewritten = episode.slot, True
             branch.random = _generator((*episode.stream, tree.leaf))
+            branch.started_at += time.monotonic() - node.reached_at  # other branches' time does not count
             self._episodes[number] = branch
             self._call(number, lambda env: tree.restore(env, node), "reset")
             return
         del self._episodes[number]
         self._idle_since.pop(number, None)
-        self.rate.episodes += 1
         if not self._episodes:
             self.rate.end()
         if episode.slot is not None:

@@ -133,7 +133,7 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> 
                 row |= {name: [asdict(item) for item in row[name]] for name in ("turns", "forks")}
                 row["info"] = dict(trajectory.info)
                 row["allowed_sets"] = [_packed(tokens) for tokens in trajectory.allowed_sets]
-                file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+                file.write(json.dumps(row, allow_nan=False) + "\n")  # in ASCII: UTF-8 has no lone surrogates
     except (OSError, TypeError, ValueError) as error:
         raise ConfigurationError(f"{path}: trajectories not written: {error}") from error
 

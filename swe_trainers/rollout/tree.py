@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,11 +25,13 @@ class Node:
     Attributes:
         episode: a copy as it was at the fork, ready for an action.
         remaining: branches that have not been played.
+        reached_at: `time.monotonic()` when it was reached.
         state: of the environment; None until it is saved.
     """
 
     episode: Episode
     remaining: int
+    reached_at: float
     state: _EnvState | None = None
 
 
@@ -54,7 +57,7 @@ class Tree:
         if self.branching.forks_before(len(episode.turns)):
             episode.forks.append(Fork(len(episode.turns), self._n_nodes))
             self._n_nodes += 1
-            self.nodes.append(Node(episode.copy(), self.branching.branching - 1))
+            self.nodes.append(Node(episode.copy(), self.branching.branching - 1, time.monotonic()))
 
     def backtrack(self) -> Node | None:
         """The last fork with a branch left, which is then taken; None if the tree is finished."""

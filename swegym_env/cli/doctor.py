@@ -90,7 +90,7 @@ def _total(findings: list[Finding]) -> str:
     rows = sum(len(finding.instances) for finding in findings)
     possible = sum(len(finding.instances) for finding in findings if finding.ok)
     ready = sum(finding.ready for finding in findings)
-    return f"{possible} of {rows} rows can be set up here, {ready} {'is' if ready == 1 else 'are'}"
+    return f"{possible} of {rows} rows can be set up here, {ready} {'is' if ready == 1 else 'are'} set up already"
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,10 @@ def export_trajectories(
     from swegym_env.adapters.episodes import messages_of, read_episodes
     from swegym_env.recording.record import write_record
 
-    records = [record for record in read_episodes(place) if record.ending.get("resolved") or not resolved_only]
+    found = list(read_episodes(place))
+    records = [record for record in found if record.ending.get("resolved") or not resolved_only]
+    if found and not records:
+        raise ConfigurationError(f"{place}: none of {len(found)} episodes is resolved. Try: without --resolved")
     if form == "records":
         return [write_record(output, record).name for record in records]
     files: dict[str, str] = {}

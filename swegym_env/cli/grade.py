@@ -154,7 +154,8 @@ def _grade_all(
     for name in rows:
         del todo[name]
 
-    headings = iter([] if options.json else [_HEADING])  # before the first row: an error has no table
+    width = max([8, *(len(task.instance_id) for task, _ in patches)])
+    headings = iter([] if options.json else [_heading(width)])  # before the first row: an error has no table
 
     def show(row: Mapping[str, Any]) -> None:
         for heading in headings:
@@ -162,7 +163,7 @@ def _grade_all(
         shown = {name: value for name, value in row.items() if name not in ("key", "format")} | (
             {"policy": policy} if several else {}
         )
-        print(json.dumps(shown) if options.json else _line(row), flush=True)
+        print(json.dumps(shown) if options.json else _line(row, width), flush=True)
 
     for row in rows.values():
         show(row)
@@ -293,16 +294,18 @@ def _patches(options: argparse.Namespace) -> tuple[list[tuple[Task, str]], Seque
 
 _MISSING = object()
 _SHOWN = 3
-_HEADING = (
-    f"{'instance':44} {'verdict':10}  {'FAIL_TO_PASS':>12}  {'PASS_TO_PASS':>12}  {'seconds':>7}  {'controls':>8}  why"
-)
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _heading(width: int) -> str:
+    titles = f"{'FAIL_TO_PASS':>12}  {'PASS_TO_PASS':>12}  {'seconds':>7}  {'controls, s':>11}"
+    return f"{'instance':{width}}  {'verdict':10}  {titles}  why"
+
+
+def _line(row: Mapping[str, Any], width: int) -> str:
     word = "resolved" if row["resolved"] else "unresolved" if row["valid"] else "invalid"
     counts = "  ".join(f"{passed:>8}/{total:<3}" for passed, total in (row["fail_to_pass"], row["pass_to_pass"]))
     controls = f"{row['control_duration_s']:.1f}" if row["control_duration_s"] >= 0.05 else ""
-    text = f"{row['instance_id']:44} {word:10}  {counts}  {row['duration_s']:>7.1f}  {controls:>8}"
+    text = f"{row['instance_id']:{width}}  {word:10}  {counts}  {row['duration_s']:>7.1f}  {controls:>11}"
     if row["set_aside"]:
         text += f"  not graded: {', '.join(row['set_aside'])}"
     lines = [f"{text}  {row['failure_reason']}".rstrip()]

@@ -72,7 +72,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # tasks contain characters that a terminal may not have
     options, unread = build_parser().parse_known_args(arguments)
     if unread:
-        options.parser.error(f"unrecognized arguments: {' '.join(unread)}")
+        options.parser.error(f"unrecognized arguments: {' '.join(unread)}{_instead_of(unread[0], options.parser)}")
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         require_repos(options)
@@ -101,6 +101,14 @@ def _open_standard_streams() -> None:
             descriptor = os.open(os.devnull, os.O_RDWR)  # takes the free number, since those below it are open
             os.set_inheritable(descriptor, descriptor == number)
             setattr(sys, name, open(descriptor, "w" if number else "r", closefd=False))  # noqa: SIM115 as long as Python
+
+
+def _instead_of(unread: str, parser: argparse.ArgumentParser) -> str:
+    """What was probably meant by an argument that a command does not have."""
+    known = sorted({*re.findall(r"--[a-z][a-z-]+", parser.format_help())})
+    if not unread.startswith("-"):
+        return f"; did you mean --dataset {unread}?" if "--dataset" in known else ""
+    return nearest(unread.partition("=")[0], known)
 
 
 def _one_line(error: Exception) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from swegym_env.cli.options import add_command, add_jobs, add_sandbox, require_at_least, require_seconds
+from swegym_env.errors import LayerError
 
 __all__ = ["add_parser", "run"]
 
@@ -108,15 +109,19 @@ def run(options: argparse.Namespace) -> int:
         limits=Limits(test_seconds=options.test_seconds),
     )
     with _progress_bar() as on_progress:
-        made = make_tasks(
-            source,
-            options.output,
-            settings,
-            jobs=options.jobs,
-            backend=options.sandbox,
-            rewriter=rewriter,
-            on_progress=on_progress,
-        )
+        try:
+            made = make_tasks(
+                source,
+                options.output,
+                settings,
+                jobs=options.jobs,
+                backend=options.sandbox,
+                rewriter=rewriter,
+                on_progress=on_progress,
+            )
+        except LayerError as error:
+            hint = "" if options.install else ". Try: --install COMMAND, or --install true where nothing is to install"
+            raise LayerError(f"{error}{hint}") from error
     place = options.output / "tasks.jsonl"
     if options.json:
         summary = {"tasks": len(made.tasks), "dataset": str(place), "refused": made.refused, "unstable": made.unstable}

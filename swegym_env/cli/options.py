@@ -281,7 +281,7 @@ def show_progress(total: int, what: str) -> Iterator[Callable[..., None]]:
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     # Standard output is redirected above the bar only if both are on one terminal; a file or pipe is left alone.
-    with Progress(*columns, console=Console(stderr=True), redirect_stdout=sys.stdout.isatty()) as bar:
+    with Progress(*columns, console=Console(stderr=True, soft_wrap=True), redirect_stdout=sys.stdout.isatty()) as bar:
         shown = bar.add_task(what, total=total)
         yield lambda *_done: bar.advance(shown)
 

@@ -16,6 +16,7 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 from swegym_env.errors import LayerError, RepositoryError
 from swegym_env.files import make_directory
@@ -151,7 +152,8 @@ def _install(
                 lines = [line.strip() for line in log[-1].splitlines() if line.strip()]
                 errors = [line for line in lines if line.startswith(("ERROR", "error", "E:", "fatal"))] or lines
                 raise LayerError(
-                    f"{task.instance_id}: set-up command {step!r} exited with {result.exit_code}: {errors[-1][:300]}. "
+                    f"{task.instance_id}: set-up command {shorten(step, 100, placeholder=' …')!r} exited with "
+                    f"{result.exit_code}: {errors[-1][:300].rstrip('.')}. "
                     f"The whole log: {place}"
                 )
         export_changes(

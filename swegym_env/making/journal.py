@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,13 @@ class Journal:
         self.place.mkdir(parents=True, exist_ok=True)
         note = self.place / "run"
         if note.exists() and note.read_text() != digest:
-            raise ConfigurationError(
-                f"--output {directory}: holds tasks of another project, seed or set of options; only --count, -j and "
-                "--rewrite-url may change. Try: another directory"
-            )
+            if any(path != note for path in self.place.iterdir()):
+                raise ConfigurationError(
+                    f"--output {directory}: holds tasks of another project, seed or set of options; only --count, -j "
+                    "and --rewrite-url may change. Try: another directory"
+                )
+            shutil.rmtree(directory / "repository.git", ignore_errors=True)  # that run could not install the project
+            note.unlink()
         if not note.exists():
             note.write_text(digest)
         self.findings: dict[str, Finding] = {}

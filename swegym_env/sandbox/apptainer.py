@@ -15,7 +15,7 @@ from typing import Any
 from swegym_env.errors import SandboxError
 from swegym_env.paths import large_run_dir, run_dir, work_dir
 from swegym_env.sandbox.api import SandboxSpec
-from swegym_env.sandbox.client import disabled_features
+from swegym_env.sandbox.client import EndingError, disabled_features
 from swegym_env.sandbox.filters import program, runtime_profile
 from swegym_env.sandbox.host_image import host_image
 from swegym_env.sandbox.image_container import container_root
@@ -132,6 +132,8 @@ class ApptainerBackend(LocalBackend):
         try:
             root = container_root(Path(request["layers"][0]), self.version(), partial(self._container, spec))
             return {**request, "image": root}
+        except EndingError:
+            raise
         except SandboxError as error:
             if self._each is not None:
                 raise

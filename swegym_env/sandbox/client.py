@@ -44,6 +44,10 @@ def disabled_features() -> list[str]:
     return without
 
 
+class EndingError(SandboxError):
+    """This process is ending."""
+
+
 class SupervisorClient:
     """A running supervisor. Its methods may be called from any thread."""
 
@@ -138,7 +142,7 @@ def supervisor() -> SupervisorClient:
     directory = run_dir()
     with _lock:
         if _ended:
-            raise SandboxError("this process is ending its sandboxes and starts no others")
+            raise EndingError("this process is ending its sandboxes and starts no others")
         client = _clients.get(directory)
         if client is not None and client.alive():
             return client

@@ -19,7 +19,7 @@ def _run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         name: value for name, value in os.environ.items() if not name.startswith(("HOME", "SWEGYM_", "XDG_"))
     }
     environment |= {"PYTHONPATH": str(ROOT), **variables}
-    command = [*_AS_ANOTHER_USER, sys.executable, "-m", "swegym_env.cli", *arguments]
+    command = [*_AS_ANOTHER_USER, sys.executable, "-m", "swegym_env", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 

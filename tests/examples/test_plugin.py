@@ -82,8 +82,8 @@ print(observation.strip(), info["resolved"])
 def test_an_agent_of_the_package_plays(place: Path) -> None:
     ran = run(place, "-c", AGENT)
     assert ran.stdout == "9 True\n", ran.stderr[-2000:]
-    assert "acme-agent" in run(place, "-m", "swegym_env.cli", "agents", "list").stdout
-    refused = run(place, "-m", "swegym_env.cli", "agents", "check", "acme", stdin="")
+    assert "acme-agent" in run(place, "-m", "swegym_env", "agents", "list").stdout
+    refused = run(place, "-m", "swegym_env", "agents", "check", "acme", stdin="")
     assert refused.returncode == 2 and ", acme-agent, or a folder" in refused.stderr
 
 

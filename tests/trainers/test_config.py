@@ -2,18 +2,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from swe_trainers.algorithms import find_algorithm
 from swe_trainers.algorithms.cloning import Cloning
 from swe_trainers.algorithms.ppo import PPO
 from swe_trainers.cli.main import main
-from swe_trainers.config import named, parse_overrides, read_config
+from swe_trainers.config import named, parse_overrides, read_config, to_yaml
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.evaluation.environment import parameters
+from swe_trainers.provenance import read_provenance, write_provenance
+from swe_trainers.resume import Settings
 from swe_trainers.rollout.environments import make_text_env
 from swe_trainers.run_config import run_config
 
@@ -52,6 +57,29 @@ def test_the_command_line_overrides_the_file_and_the_environment_fills_in_paths(
     assert (config.environment.kwargs, config.environment.parallel) == ({"is_slippery": False}, 3)
     assert str(config.output_dir) == "/elsewhere/x"
     assert config.tensorboard is True
+
+
+@given(st.text(alphabet="\\${}a.: \n'\"", max_size=12))
+@example("costs ${price}")
+@settings(deadline=None, max_examples=100)
+def test_every_text_reads_back_equal(text):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "config.yaml")
+        path.write_text(to_yaml({"a": [text], "b": {"c": text}}))
+        assert read_config(path) == {"a": [text], "b": {"c": text}}
+
+
+def test_text_with_an_escaped_interpolation_is_no_change_of_settings(minimal, tmp_path):
+    minimal.write_text(MINIMAL.replace("adapter: text", r"adapter: text, kwargs: {prompt: 'costs \${price}'}"))
+    config = run_config(read_config(minimal, [f"--output_dir={tmp_path}/run"]))
+    assert config.environment.kwargs["prompt"] == "costs ${price}"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(config.yaml())
+    assert run_config(read_config(tmp_path / "run" / "config.yaml")) == config
+    assert Settings.of(config).changes() == {}
+    write_provenance(tmp_path, config.environment, None)
+    provenance = read_provenance(tmp_path)
+    assert provenance is not None and provenance.environment == config.environment
 
 
 def test_written_configuration_reads_back_equal(minimal, tmp_path):
@@ -148,6 +176,17 @@ def test_a_module_in_the_current_directory_is_found_with_the_search_path_that_th
     assert issubclass(find_algorithm(f"{module}:OwnAlgorithm"), PPO)
     with pytest.raises(ConfigurationError, match=r"^((?!PYTHONPATH).)*$"):  # found, and registers nothing
         parameters(f"{module}:Lake-v0")
+
+
+@pytest.mark.parametrize(("key", "kind"), [("0", "int"), ("true", "bool"), ("1.5", "float")])
+def test_key_that_is_no_text_is_refused_instead_of_made_one(minimal, key, kind):
+    override = f"--environment.kwargs.maps=[{{{key}: left}}]"
+    with pytest.raises(
+        ConfigurationError, match=rf"environment\.kwargs\.maps\[0\]: the key .* is {kind}, expected text"
+    ):
+        run_config(read_config(minimal, [override]))
+    quoted = read_config(minimal, [override.replace(key, f"'{key}'")])
+    assert run_config(quoted).environment.kwargs["maps"] == [{key: "left"}]
 
 
 def test_options_without_effect_are_rejected():

@@ -106,6 +106,15 @@ def test_log_lines_can_be_json_objects(tmp_path, capsys):
     assert [line["level"] for line in kept] == ["INFO", "DEBUG"] and all("T" in line["time"] for line in kept)
 
 
+@pytest.mark.parametrize("json_logs", [False, True])
+def test_text_that_utf8_cannot_represent_is_logged_with_an_escape(tmp_path, json_logs):
+    with Run(tmp_path, console=False, json_logs=json_logs) as run:
+        run.warning("1 of 4 episodes is invalid: OSError: no file naïve\udce9")
+    (line,) = (tmp_path / "training.log").read_text(encoding="utf-8").splitlines()
+    assert r"no file naïve\udce9" in line
+    assert not json_logs or json.loads(line)["message"].endswith("naïve\udce9")
+
+
 def test_tensorboard_gets_the_finite_numbers(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -202,6 +202,9 @@ def test_export_and_view_take_records_and_documents(
         command = ["export", str(atif), "--trajectories", "messages", "--output", str(learn), "--force", *options]
         assert main(command) == 0
         assert len((learn / "messages.jsonl").read_text().splitlines()) == lines
+    (atif / document.name).unlink()
+    assert main(command) == 2
+    assert "none of 1 episodes is resolved. Try: without --resolved" in capsys.readouterr().err
     assert main(["view", str(atif)]) == 0 and "I look." in (atif / "view.html").read_text()
     assert main(["view", str(atif / "other.json")]) == 0 and (atif / "other.html").exists()
     assert main(["view", str(learn)]) == 2

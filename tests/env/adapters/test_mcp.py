@@ -28,7 +28,7 @@ from tests.places import public_directory
 from tests.programs import ROOT
 
 TASK = load_tasks("mini")["mini__lrucache-001"]
-SWEGYM_MCP = (sys.executable, "-m", "swegym_env.cli", "mcp", "--instance", TASK.instance_id)
+SWEGYM_MCP = (sys.executable, "-m", "swegym_env", "mcp", "--instance", TASK.instance_id)
 REPAIR = f"git apply - <<'END_OF_PATCH'\n{TASK.patch}END_OF_PATCH"
 TOKEN = "0123456789abcdef0123456789abcdef"
 

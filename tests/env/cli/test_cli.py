@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import pty
@@ -10,6 +11,7 @@ import re
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -147,7 +149,8 @@ def _rows(place: Path, *rows: dict[str, object]) -> tuple[str, str]:
         (("rum",), ("'rum'", "; did you mean run? Try: swegym --help")),
         (("tools", "chek"), ("'chek'", "; did you mean check? Try: swegym tools --help")),
         (("run", "--sed", "1"), ("--sed", "Try: swegym run --help")),
-        (("tasks", "mini"), ("swegym tasks: unrecognized arguments: mini. Try: swegym tasks --help",)),
+        (("tasks", "mini"), ("swegym tasks: unrecognized arguments: mini; did you mean --dataset mini?",)),
+        (("tasks", "--selct", ":3"), ("did you mean --select?",)),
         (("tools", "check", "a", "b"), ("swegym tools check: unrecognized arguments: b",)),
         (("run", "--seed", "x"), ("--seed", "'x'", "swegym run --help")),
         (("run", "--seed", "-1"), ("--seed", "at least 0", "-1")),
@@ -453,15 +456,19 @@ def test_input_that_is_not_utf8_is_decoded_with_replacements(swegym: Run):
     assert "resolved: False  FAIL_TO_PASS 0/1  PASS_TO_PASS " in done.stdout
 
 
-def test_on_a_terminal_commands_have_a_prompt_and_are_not_repeated(machine: Path):
+def on_terminal(machine: Path, *arguments: str, typed: bytes = b"", **variables: str) -> tuple[int, str]:
+    """The exit code of `swegym` on a terminal of 80 columns that echoes nothing, and what it shows."""
     ours, theirs = pty.openpty()
     settings = termios.tcgetattr(theirs)
     settings[3] &= ~termios.ECHO
     termios.tcsetattr(theirs, termios.TCSANOW, settings)
-    variables = {**_environment(machine, {}), "TERM": "dumb"}
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {**_environment(machine, {}), **variables}
     try:
-        process = subprocess.Popen([*SWEGYM, "run", *ONE_TASK], stdin=theirs, stdout=theirs, env=variables, cwd=machine)
-        os.write(ours, b"\n  \necho o''ne\n<execute>\n\necho t''wo\n</execute>\nsubmit\n")
+        process = subprocess.Popen(
+            [*SWEGYM, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=machine
+        )
+        os.write(ours, typed)
         shown = b""
         while process.poll() is None or select.select([ours], [], [], 0)[0]:
             if select.select([ours], [], [], 0.1)[0]:
@@ -471,10 +478,23 @@ def test_on_a_terminal_commands_have_a_prompt_and_are_not_repeated(machine: Path
         process.wait()
         os.close(ours)
         os.close(theirs)
-    text = shown.decode().replace("\r", "")
-    assert process.returncode == 0
+    return process.returncode, shown.decode().replace("\r\n", "\n")
+
+
+def test_on_a_terminal_commands_have_a_prompt_and_are_not_repeated(machine: Path):
+    typed = b"\n  \necho o''ne\n<execute>\n\necho t''wo\n</execute>\nsubmit\n"
+    code, text = on_terminal(machine, "run", *ONE_TASK, typed=typed, TERM="dumb")
+    assert code == 0
     shown = "\n\n>>> >>> >>> one\n[exit code 0]\n\n>>> ... ... ... two\n[exit code 0]\n\n>>> Submitted.\n"
     assert shown in text and "t''wo" not in text  # the terminal echoes nothing, and nothing is repeated
+
+
+def test_on_a_narrow_terminal_a_row_of_the_table_stays_one_line(machine: Path):
+    several = ("--dataset", "mini", "--select", ":2", "--predictions", "empty")
+    code, text = on_terminal(machine, "grade", *several, TERM="xterm")
+    rows = [line for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).splitlines() if line.startswith("mini__")]
+    assert code == 0 and len(rows) == 2
+    assert all(re.fullmatch(r"mini__\S+ +unresolved +\d+/\d+ +\d+/\d+ +\d+\.\d( .*)?", row) for row in rows), rows
 
 
 def _runs(pid: int, name: bytes) -> bool:

@@ -160,7 +160,7 @@ def test_rows_that_can_be_set_up_are_counted_by_repository_and_toolchain(
     assert main(["doctor", "--dataset", str(tmp_path / "rows.jsonl")]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"ok  a/has  2 rows: Python [\d.]+; 2 are set up$", shown, re.MULTILINE)
-    assert shown.endswith("\n2 of 2 rows can be set up here, 2 are\n")
+    assert shown.endswith("\n2 of 2 rows can be set up here, 2 are set up already\n")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["doctor", "--dataset", str(tmp_path / "rows.jsonl")]) == 1
-    assert capsys.readouterr().out.endswith("\n2 of 4 rows can be set up here, 3 are\n")
+    assert capsys.readouterr().out.endswith("\n2 of 4 rows can be set up here, 3 are set up already\n")

@@ -64,7 +64,7 @@ def swegym(machine: Path, dataset: Path, *arguments: str, **variables: str) -> s
     """Run `swegym` on a machine whose store is in `machine`."""
     here = {"SWEGYM_WORKDIR": str(machine), "SWEGYM_SETUP_COMMANDS": str(dataset.parent / "table.yaml")}
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "GIT_TERMINAL_PROMPT": "0", **here, **variables}
-    return run_to_end([sys.executable, "-m", "swegym_env.cli", *arguments], environment, timeout_s=300)
+    return run_to_end([sys.executable, "-m", "swegym_env", *arguments], environment, timeout_s=300)
 
 
 def objects(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:

@@ -21,6 +21,7 @@ from swegym_env.errors import ConfigurationError, GradingError, RepositoryError
 from swegym_env.grading.grading import grade
 from swegym_env.making.inside import runner
 from swegym_env.making.issues import Rewriter
+from swegym_env.making.journal import Journal
 from swegym_env.making.maker import MadeTasks, Progress, make_tasks
 from swegym_env.making.settings import MakeSettings
 from swegym_env.making.sources import Source, read_source
@@ -296,3 +297,13 @@ def test_a_module_that_cannot_be_preloaded_is_logged_and_the_others_are_imported
 
 def rows(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "tasks.jsonl").read_text().splitlines()]
+
+
+def test_a_directory_of_a_run_that_found_nothing_takes_other_settings(tmp_path: Path) -> None:
+    Journal(tmp_path / "made", {"seed": 0})
+    (tmp_path / "made" / "repository.git").mkdir()
+    Journal(tmp_path / "made", {"seed": 1})
+    assert [path.name for path in (tmp_path / "made").iterdir()] == [".making"]
+    (tmp_path / "made" / ".making" / "baseline.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="holds tasks of another project, seed"):
+        Journal(tmp_path / "made", {"seed": 2})

@@ -240,8 +240,10 @@ def test_an_owner_killed_leaves_nothing_of_its_container(place: Path, also: str)
 def test_the_container_itself_has_no_rights_no_network_and_cannot_write_the_image(
     opened: Opener, place: Path, root: Path
 ) -> None:
+    opened()  # the first sandbox of a process also tries a container of the host's files
+    (hosts,) = containers()
     opened(SandboxSpec(image=str(root)))
-    (container,) = containers()
+    (container,) = (tree for tree in containers() if tree[0] != hosts[0])
     status = status_of(container[-1])
     assert status["CapEff"] == "0" * 16 and status["NoNewPrivs"] == "1" and status["Seccomp"] == "2"
     assert status["Uid"].split()[0] != "0"
@@ -322,3 +324,21 @@ def test_an_image_whose_container_does_not_start_is_run_by_one_exec_each_with_a_
             sandbox = opened(SandboxSpec(image=str(root)))
         assert sandbox.run("echo $FROM_IMAGE; sleep 0.01").output.startswith("given by the image\n")
     assert len(containers()) == 1
+
+
+def test_a_process_that_is_ending_says_so_and_starts_no_sandbox_in_another_way(run_directory: Path) -> None:
+    program = textwrap.dedent("""
+        from swegym_env.errors import SandboxError
+        from swegym_env.sandbox import SandboxSpec, open_sandbox
+        from swegym_env.sandbox.client import end_all
+
+        sandbox = open_sandbox(SandboxSpec(), backend="apptainer")
+        end_all()
+        try:
+            sandbox.start()
+        except SandboxError as error:
+            print(error)
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "this process is ending its sandboxes and starts no others" in done.stdout
+    assert done.stderr == ""

@@ -92,6 +92,25 @@ def in_groups(count=16, size=8):
     return [dataclasses.replace(t, group=i // size) for i, t in enumerate(random_trajectories(count))]
 
 
+def test_penalties_are_not_enlarged_where_the_episodes_of_each_group_ended_alike():
+    algorithm = REINFORCEPlusPlus(**ECHO | {"kl_coefficient": 0.01}, group_size=8)
+    model = TinyPolicy().double()
+    learner = algorithm.learner(model, reference=TinyPolicy(seed=3).double())
+    played = in_groups()
+    alike = [dataclasses.replace(t, rewards=_at_the_end(t, float(t.group))) for t in played]  # the groups differ
+    advantages = algorithm.advantages(algorithm.observe(learner, alike))
+    assert 0 < advantages.abs().max() < 0.5
+    differing = [dataclasses.replace(t, rewards=_at_the_end(t, float(n % 2))) for n, t in enumerate(played)]
+    advantages = algorithm.advantages(algorithm.observe(learner, differing))
+    assert advantages[Batch.of(played).action_mask].std(correction=0) == pytest.approx(1, abs=1e-4)
+
+
+def _at_the_end(played, reward):
+    rewards = np.zeros_like(played.rewards)
+    rewards[np.flatnonzero(played.action_mask)[-1]] = reward
+    return rewards
+
+
 @names
 def test_first_importance_ratio_is_exactly_one(name):
     settings = dataclasses.replace(ONLINE[name], epochs=1, minibatches=1)

@@ -280,7 +280,9 @@ def test_evaluation_of_a_finished_run_uses_its_last_weights(tmp_path, monkeypatc
     assert main(["config.yaml", "--quiet", *training]) == 0
     last = [json.loads(line) for line in Path("out/metrics.jsonl").read_text().splitlines()][-1]
 
+    assert "evaluation/report.html" not in Path("out/report.html").read_text()
     assert main_eval(["out", "--episodes", "5"]) == 0
+    assert 'href="evaluation/report.html"' in Path("out/report.html").read_text()
     rows = [json.loads(line) for line in Path("out/evaluation/results.jsonl").read_text().splitlines()]
     summary = json.loads(Path("out/evaluation/summary.json").read_text())
     assert len(rows) == summary["episodes"] == 5
@@ -300,6 +302,20 @@ def test_evaluation_of_a_finished_run_uses_its_last_weights(tmp_path, monkeypatc
     # Greedy actions on this lake depend on the weights alone, not on the seeds of the episodes.
     assert [row["return"] for row in rows] == pytest.approx([last["eval/return"]] * 5)
     assert not list(Path("out").rglob("*.partial"))
+
+
+def test_evaluation_of_a_run_with_invalid_episodes_has_exit_code_1(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    faulty = CONFIG.replace(
+        "FrozenLake-v1, kwargs: {is_slippery: false}, adapter: text",
+        "'tests.trainers.faulty:Faulty-v0', kwargs: {fault: step}",
+    )
+    Path("config.yaml").write_text(faulty.replace("tokenizer: words", "tokenizer: words, words: [a]"))
+    command = ["config.yaml", "--rollout.max_invalid_fraction", "1"]
+    assert main_eval([*command, "--episodes", "12"]) == 1
+    assert 0 < json.loads(Path("evaluation/summary.json").read_text())["invalid"] < 12
+    assert "invalid: excluded, repeated by --resume" in capsys.readouterr().out
+    assert main_eval([*command, "--episodes", "2", "--environment.kwargs.every=1000000007"]) == 0
 
 
 @pytest.mark.parametrize(

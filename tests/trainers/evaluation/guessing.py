@@ -1,20 +1,24 @@
 """A text environment that is cheap to play: an instance is an addition, an action its result.
 
 Guess-v0      names its instances, reports `resolved`, and can announce that the next turn is the last
+NumpyGuess-v0 the same, with numbers, truth values and arrays of NumPy
+Garbled-v0    the same, whose steps raise an error with a byte that is not UTF-8 in its text
 Scarce-v0     the same, of which one alone can be made
 Nameless-v0   rewards only: no instances, no verdict, no limit of its own
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from swe_trainers.rollout.adapters import AnyText
 
-__all__ = ["GuessEnv", "NamelessEnv", "ScarceEnv", "right_answer"]
+__all__ = ["GarbledEnv", "GuessEnv", "NamelessEnv", "NumpyGuessEnv", "ScarceEnv", "right_answer"]
 
 
 def right_answer(prompt: str) -> str:
@@ -65,6 +69,24 @@ class GuessEnv(gymnasium.Env[str, str]):
         return "Right." if resolved else "Wrong.", float(resolved), over, False, info
 
 
+class NumpyGuessEnv(GuessEnv):
+    """What a step returns is NumPy's, but for the observation."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        if "resolved" in info:
+            passed = np.array([info["resolved"], 1])
+            info |= {"resolved": np.bool_(info["resolved"]), "fail_to_pass": passed, "pass_to_pass": passed}
+        return observation, np.float32(reward), np.bool_(terminated), truncated, info
+
+
+class GarbledEnv(GuessEnv):
+    """Fails on a file whose name is not UTF-8."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        raise FileNotFoundError(os.fsdecode(b"caf\xe9.txt"))
+
+
 class ScarceEnv(GuessEnv):
     """Raises when another one is made before the first is closed."""
 
@@ -95,5 +117,7 @@ class NamelessEnv(gymnasium.Env[str, str]):
 
 
 gymnasium.register(id="Guess-v0", entry_point=GuessEnv)
+gymnasium.register(id="NumpyGuess-v0", entry_point=NumpyGuessEnv)
+gymnasium.register(id="Garbled-v0", entry_point=GarbledEnv)
 gymnasium.register(id="Scarce-v0", entry_point=ScarceEnv)
 gymnasium.register(id="Nameless-v0", entry_point=NamelessEnv)

@@ -243,6 +243,37 @@ def test_time_limit_ends_an_episode(evaluate, results):
     assert summary["resolve_rate"] is None and summary["mean_return"] is not None
 
 
+def test_episode_that_a_limit_ends_before_the_environment_reports_is_not_resolved(evaluate, results):
+    def script(body: Body) -> object:
+        if _number(body):
+            time.sleep(1.6)
+            return say("no idea")
+        return _even_right(body)
+
+    with serving(script) as served:
+        code, out, _ = evaluate(served.url, "--slice", ":3", "--time-limit", "1.5")
+    rows, summary = results()
+    assert code == 0 and [row["end_reason"] for row in rows] == ["submitted", "time", "time"]
+    assert [row["resolved"] for row in rows] == [True, False, False]
+    assert summary["resolve_rate"] == pytest.approx(1 / 3) and "resolved 1 of 3: 33.3%" in out
+
+
+def test_failures_are_shown_whatever_their_text_is(evaluate, results):
+    with serving(_even_right) as served:
+        garbled = GUESS.replace("Guess", "Garbled")
+        code, out, _ = evaluate(served.url, "--slice", ":2", "--max-invalid-fraction", "1", env=garbled)
+    assert code == 1 and out.count(r"FileNotFoundError: caf\udce9.txt") == 3  # of both episodes, and the most frequent
+    assert results()[1]["failure_reasons"] == {"FileNotFoundError: caf\udce9.txt": 2}
+
+
+def test_verdicts_and_counts_may_be_of_numpy(evaluate, results):
+    with serving(_even_right) as served:
+        code, out, _ = evaluate(served.url, "--slice", ":3", "--json", env=GUESS.replace("Guess", "NumpyGuess"))
+    rows, summary = results()
+    assert code == 0 and [row["resolved"] for row in rows] == [True, False, True] and summary["resolved"] == 2
+    assert [json.loads(line)["fail_to_pass"][1] for line in out.splitlines()[:3]] == [1, 1, 1]
+
+
 def test_killed_evaluation_resumes_without_repeating_episodes(evaluate, results, tmp_path):
     reached, release = threading.Event(), threading.Event()
 

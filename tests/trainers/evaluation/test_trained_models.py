@@ -126,6 +126,28 @@ def test_run_of_swe_train_carries_its_environment(tmp_path: Path) -> None:
     assert older.success_above == found.success_above == -1
 
 
+def test_model_reads_and_writes_what_it_did_in_training_also_where_it_is_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A context holds the prompt and one action, so that only with `history: last` there is a second turn.
+    rollout = {"history": "last", "step_timeout_s": 60.0, "max_invalid_fraction": 0.25}
+    config = lake_run(tmp_path, rollout=rollout, trainer={"max_updates": 1}, environment={"max_tokens": 8})
+    (tmp_path / "lake.yaml").write_text(yaml.safe_dump(config))
+    assert main([str(tmp_path / "lake.yaml"), "--quiet"]) == 0
+    assert main(["export", str(tmp_path / "run"), "--output", str(tmp_path / "exported")]) == 0
+    written = yaml.safe_load((tmp_path / "exported" / "environment.yaml").read_text())
+    assert written["rollout"] == {"history": "last"}
+    run, exported = str(tmp_path / "run"), str(tmp_path / "exported")
+    for number, command in enumerate((["--model", run], ["--model", exported], [exported])):
+        output = tmp_path / f"out{number}"
+        capsys.readouterr()
+        assert main_eval([*command, "--episodes", "4", "--output", str(output)]) == 0
+        assert "history last" in capsys.readouterr().err or "--model" not in command
+        rows = [json.loads(line) for line in (output / "results.jsonl").read_text().splitlines()]
+        assert played(output)[0]["sampling"]["history"] == "last"
+        assert max(row["turns"] for row in rows) > 1 and not any(row["end_reason"] == "tokens" for row in rows)
+
+
 def test_description_of_a_newer_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "environment.yaml").write_text("format: 2\nenvironment: {id: FrozenLake-v1}\n")
     assert main_eval(["--model", str(tmp_path)]) == 2

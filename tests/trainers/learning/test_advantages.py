@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from stable_baselines3.common.buffers import RolloutBuffer
 
 from swe_trainers.errors import ShapeError
-from swe_trainers.learning.advantages import explained_variance, generalized_advantages, whiten
+from swe_trainers.learning.advantages import (
+    explained_variance,
+    generalized_advantages,
+    group_advantages,
+    groups_with_signal,
+    tree_advantages,
+    whiten,
+)
+from swe_trainers.learning.batch import Batch
+from tests.trainers.learning.tiny import trajectory
 
 
 def of_stable_baselines(rewards, values, gamma, lam, bootstrap, terminated):
@@ -107,3 +116,20 @@ def test_explained_variance_is_one_for_a_perfect_critic_and_zero_for_a_constant_
     assert explained_variance(returns, returns) == 1
     assert explained_variance(torch.full((3,), 5.0), returns) == 0
     assert np.isnan(explained_variance(returns, torch.ones(3)))
+
+
+def test_group_whose_episodes_have_the_same_rewards_in_another_order_has_no_signal():
+    # In float32 0.1 + 0.2 - 0.3 is not 0.2 - 0.3 + 0.1.
+    rewards = [[0, 0.1, 0, 0.2, 0, -0.3], [0, 0.2, 0, -0.3, 0, 0.1]]
+    batch = Batch.of([trajectory([1] * 6, [False, True] * 3, each) for each in rewards])
+    returns = batch.total(batch.rewards)
+    assert not len(groups_with_signal(returns, batch.group))
+    assert not group_advantages(returns, batch.group, scale="group").any()
+
+
+def test_equal_branches_of_a_tree_have_no_advantage_wherever_they_are_in_a_batch():
+    trees, rewards = 400, torch.tensor([0.0, 0.1, 0.0, 0.7])
+    offsets = torch.arange(0, 8 * trees + 1, 4)  # two branches each
+    forks = torch.tensor([[branch, 4 * branch + 1, 0] for branch in range(2 * trees)])
+    mask, group = torch.tensor([False, True] * (4 * trees)), torch.arange(trees).repeat_interleave(2)
+    assert not tree_advantages(rewards.repeat(2 * trees), mask, offsets, group, forks).any()

@@ -53,6 +53,21 @@ def test_padding_round_trip_is_the_identity(count, seed):
     assert [(row > 0).sum().item() for row in padded] == batch.lengths.tolist()
 
 
+@given(tenths=st.lists(st.integers(-9, 9), min_size=2, max_size=12), seed=st.integers(0, 99))
+@settings(deadline=None, max_examples=60)
+def test_return_of_an_episode_does_not_depend_on_the_order_of_its_rewards(tenths, seed):
+    def paid(rewards):
+        placed = [number for reward in rewards for number in (0.0, reward)]
+        return trajectory([1] * len(placed), [False, True] * len(rewards), placed)
+
+    rewards = np.array(tenths) / 10
+    one, other = (
+        float(batch.total(batch.rewards))
+        for batch in (Batch.of([paid(order)]) for order in (rewards, np.random.default_rng(seed).permutation(rewards)))
+    )
+    assert one == other
+
+
 def test_packing_leaves_no_padding():
     lengths = [60, 9, 9, 9, 9, 9, 9, 3]
     batch = Batch.of([trajectory([1] * n, [False] + [True] * (n - 1)) for n in lengths])

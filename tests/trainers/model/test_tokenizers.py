@@ -222,6 +222,7 @@ def test_corpus_is_a_file_a_folder_or_json_lines(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
     written = [
         {"messages": [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "answer"}]},
+        {"messages": [{"role": "assistant", "content": None, "tool_calls": []}]},
         {"turns": [{"observation": "seen", "action": "done", "reward": 0.0}]},
         {"text": "plain"},
     ]
@@ -231,7 +232,14 @@ def test_corpus_is_a_file_a_folder_or_json_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [(None, "No such file"), (b"\xff\xfe", "utf-8"), (b'{"a": 1}\n', "line 1"), (b"no\n", "line 1")],
+    [
+        (None, "No such file"),
+        (b"\xff\xfe", "utf-8"),
+        (b'{"a": 1}\n', "line 1"),
+        (b"no\n", "line 1"),
+        (b'{"text": null}\n', "line 1"),
+        (b'{"messages": [{"content": ["parts"]}]}\n', "line 1"),
+    ],
 )
 def test_unreadable_corpus_is_a_one_line_error(tmp_path: Path, content: bytes | None, expected: str) -> None:
     path = tmp_path / "corpus.jsonl"

@@ -91,6 +91,32 @@ def test_a_text_environments_own_list_counts_where_it_is_asked_for() -> None:
     assert not any(t.allowed for t in free) and any(not t.valid for t in free)
 
 
+@pytest.mark.parametrize("max_tokens", range(8, 32))
+def test_a_context_without_room_for_the_longest_legal_action_ends_the_episode(max_tokens: int) -> None:
+    class Wordy(Parser):
+        def reset(self, **options: Any) -> tuple[str, dict[str, Any]]:
+            return super().reset(**options)[0], {"legal_actions": ["south east"]}
+
+        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+            assert action == "south east"
+            return "1", 0.0, False, False, {"legal_actions": ["south east"]}
+
+    engine = EmbeddedEngine(MODEL, n_slots=1, max_tokens=120)
+    settings = EpisodeSettings(Limits(3, max_tokens), constrained=True)
+    ((_, _, (played,)),) = iter_episodes(engine, CHAT, [Wordy()], [EpisodeStart(0)], settings)
+    # A prompt has 4 tokens, an action 3, and what is read after it 5: the end of the action, and as the prompt.
+    assert len(played.turns) == (max_tokens - 7) // 8 + 1
+    assert played.valid and played.truncated and played.end_reason == "tokens"
+
+
+def test_a_prompt_without_room_for_the_longest_legal_action_makes_the_episode_invalid() -> None:
+    engine = EmbeddedEngine(MODEL, n_slots=1, max_tokens=120)
+    settings = EpisodeSettings(Limits(3, 6), constrained=True)
+    ((_, _, (played,)),) = iter_episodes(engine, CHAT, [Parser()], [EpisodeStart(0)], settings)
+    assert not played.valid
+    assert played.failure_reason == "no room for an action: the context has 4 tokens, max_tokens is 6"
+
+
 @pytest.mark.parametrize(
     ("listed", "message"), [([], "empty"), ([3], "expected texts"), (["fly"], "fly.* is not in the vocabulary")]
 )

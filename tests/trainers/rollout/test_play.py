@@ -26,7 +26,7 @@ from swe_trainers.rollout.play import iter_episodes
 from swe_trainers.rollout.play import play as play_episodes
 from swe_trainers.rollout.settings import EpisodeSettings, EpisodeStart, Limits
 from swe_trainers.rollout.statistics import environment_statistics
-from swe_trainers.rollout.trajectory import Trajectory
+from swe_trainers.rollout.trajectory import Trajectory, read_trajectories, write_trajectories
 from tests.trainers.model.test_chat import CHATML, byte_level
 from tests.trainers.tiny import full_logprobs, tiny_model, words
 
@@ -92,6 +92,14 @@ def test_reward_parts_are_summed_over_turns() -> None:
 def test_reward_parts_that_are_numbers_of_numpy_are_recorded_too() -> None:
     (trajectory,) = play([Counting(info={"reward": {"step": np.float32(-0.5), "bonus": np.int64(2)}})], [0])
     assert trajectory.info["reward"] == {"step": -0.5, "bonus": 2.0}
+
+
+def test_info_that_is_no_json_is_left_out_and_the_episode_can_be_written(tmp_path: Path) -> None:
+    info = {"loss": float("nan"), "x": np.float32("inf"), "y": [1.0, float("-inf")], "z": object(), "speed": 0.5}
+    played = play([Counting(info=info)], [0])
+    assert played[0].info == {"speed": 0.5, "at": 1}
+    write_trajectories(tmp_path / "played.jsonl", played)
+    assert read_trajectories(tmp_path / "played.jsonl")[0].info == played[0].info
 
 
 def test_trajectory_is_the_conversation_token_by_token() -> None:
@@ -424,6 +432,7 @@ BROKEN: dict[str, tuple[str, Callable[..., Any], str]] = {
     "an array of rewards": ("step", rewarding(np.ones(1)), "the reward is ndarray"),
     "a list of rewards": ("step", rewarding([1.0]), "the reward is list"),
     "a reward beyond floats": ("step", rewarding(10**400), "the reward is int, expected a finite number"),
+    "a reward beyond float32": ("step", rewarding(-1e39), "the reward is -1e+39, expected a finite number of float32"),
     "four values": ("step", lambda *result: result[:4], "step returned 4 values, expected (observation, reward"),
     "six values": ("step", lambda *result: (*result, 0), "step returned 6 values"),
     "no tuple": ("step", lambda *result: None, "step returned NoneType"),

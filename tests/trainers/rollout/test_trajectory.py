@@ -14,9 +14,9 @@ from tests.trainers.learning.tiny import random_trajectories
 def recorded():
     """Trajectories with everything that a record can hold, in numbers that have no short decimal form."""
     first, second = random_trajectories(2)
-    turn = Turn(observation='naïve\n\tquote " and \u2028', action="a", reward=1 / 3, start=1, end=2)
+    turn = Turn(observation='naïve\n\tquote " and \u2028, \udc80', action="a", reward=1 / 3, start=1, end=2)
     noise = np.random.default_rng(0).normal(size=len(first.token_ids)).astype(np.float32)
-    info = {"resolved": True, "nested": {"list": [1, None]}}
+    info = {"resolved": True, "nested": {"list": [1, None]}, "patch": "+a byte that is not UTF-8: \udcff\n"}
     return [
         dataclasses.replace(first, rollout_logprobs=noise, turns=(turn, turn), info=info, group=3, seed=5),
         dataclasses.replace(second, valid=False, failure_reason="the disk is full"),

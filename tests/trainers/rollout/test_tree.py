@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +21,10 @@ from swe_trainers.model.chat import CompactChat
 from swe_trainers.rollout.adapters import AnyText
 from swe_trainers.rollout.environments import EnvPool
 from swe_trainers.rollout.history import HeadTail
+from swe_trainers.rollout.play import iter_episodes
 from swe_trainers.rollout.play import play as play_episodes
-from swe_trainers.rollout.settings import Branching, EpisodeStart, Limits
+from swe_trainers.rollout.rate import Rate
+from swe_trainers.rollout.settings import Branching, EpisodeSettings, EpisodeStart, Limits
 from swe_trainers.rollout.trajectory import Trajectory, read_trajectories, write_trajectories
 from tests.trainers.tiny import full_logprobs, tiny_model
 
@@ -146,6 +149,28 @@ def test_history_is_shortened_in_trees() -> None:
             truth = full_logprobs(MODEL, episode.token_ids[a:b].tolist())
             got = torch.from_numpy(episode.rollout_logprobs[a:b])
             torch.testing.assert_close(got[mask], truth[mask], rtol=1e-4, atol=1e-4)
+
+
+def test_time_limit_of_an_episode_does_not_count_the_time_of_other_branches() -> None:
+    class Slow(Walk):
+        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+            time.sleep(0.15)
+            return super().step(action)
+
+    class Asleep(Keeping, Slow):
+        pass
+
+    # Four turns take 0.6 s, and the 22 of the whole tree 3.3 s.
+    played = play([Asleep()], n=1, max_depth=3, limits=Limits(max_new_tokens=5, episode_timeout_s=2.5))
+    assert [t.end_reason for t in played] == [""] * 8
+
+
+def test_every_end_of_a_tree_counts_as_an_episode_in_the_rate() -> None:
+    rate, settings = Rate(), EpisodeSettings(Limits(max_new_tokens=5), branching=Branching(2, 2))
+    engine = EmbeddedEngine(MODEL, n_slots=1, max_tokens=150)
+    starts = [EpisodeStart(seed, group=seed) for seed in range(3)]
+    ended = list(iter_episodes(engine, CHAT, [Walk()], starts, settings, rate=rate))
+    assert rate.episodes == sum(len(each.trajectories) for each in ended) == 12
 
 
 def test_nondeterministic_environment_is_rejected() -> None:

@@ -1,4 +1,4 @@
-"""`python -m swegym_env.cli` is `swegym`."""
+"""`python -m swegym_env` is `swegym`."""
 
 import sys
 
