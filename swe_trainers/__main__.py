@@ -1,4 +1,4 @@
-"""`python -m swe_trainers.cli` is `swe-train`."""
+"""`python -m swe_trainers` is `swe-train`."""
 
 import sys
 
