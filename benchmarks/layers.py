@@ -33,10 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             commits.setdefault(task.repo, set()).add(task.base_commit)
     rows: list[Row] = []
     all_together = all_apart = 0
-    with tempfile.TemporaryDirectory(dir=work_dir(), prefix="bench-layers-") as directory:
-        Path(directory).chmod(0o755)
-        for name, each in sorted(commits.items()):
-            store, seconds, apart = LayerStore(Path(directory) / name.replace("/", "+")), list[float](), list[int]()
+    for name, each in sorted(commits.items()):
+        with tempfile.TemporaryDirectory(dir=work_dir(), prefix="bench-layers-") as directory:
+            Path(directory).chmod(0o755)
+            store, seconds, apart = LayerStore(Path(directory) / "layers"), list[float](), list[int]()
             for commit in sorted(each):
                 began = time.monotonic()
                 layer = repository_layer(name, commit, source=options.repos, store=store)
@@ -47,12 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{name}: {len(each)} commits, {sum(apart) / 1e9:.2f} GB apart, {together / 1e9:.2f} together",
                 flush=True,
             )
-            rows += [
-                row(name, "seconds", "s", seconds),
-                row(name, "apart", "bytes", apart),
-                row(name, "together", "bytes", [together]),
-            ]
-            all_together, all_apart = all_together + together, all_apart + sum(apart)
+        rows += [
+            row(name, "seconds", "s", seconds),
+            row(name, "apart", "bytes", apart),
+            row(name, "together", "bytes", [together]),
+        ]
+        all_together, all_apart = all_together + together, all_apart + sum(apart)
     ratios = {"together / apart": all_together / all_apart}
     print(ratios, write_results("layers", rows, ratios=ratios, packages=[], path=options.output), sep="\n")
     return 0

@@ -9,6 +9,7 @@ a plain function: `ScoringFunction(env, function)`. In `swe-train`, name the cla
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from typing import Any
@@ -45,6 +46,7 @@ class LookFirst(RewardPart):
 
 
 def main() -> None:
+    argparse.ArgumentParser(description="a reward of your own in one episode").parse_args()
     env = gymnasium.make("SWEBench-v0", dataset="mini-edit", action_format="raw")
     env = LookFirst(StepPenalty(ResolvedReward(env, failure=0.0), penalty=0.01), bonus=0.1)
     env.reset(seed=0)

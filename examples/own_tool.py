@@ -9,6 +9,7 @@ family writes calls; a call is checked before anything runs, and what is wrong w
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def call(name: str, **arguments: object) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description="a tool of your own in one episode").parse_args()
     env = gymnasium.make("SWEBench-v0", dataset="mini", tools=("bash", BUNDLE), action_format="hermes")
     _, info = env.reset(options={"instance_id": "mini__lrucache-001"})
     schemas = {tool["function"]["name"]: tool["function"] for tool in info["tools"]}

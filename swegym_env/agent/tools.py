@@ -253,7 +253,8 @@ class ToolSet:
         try:
             return Command(shell_command(tool, call.arguments, program=f"{PROGRAMS}/{tool.name}"))
         except ValueError as error:
-            return Malformed(f"{tool.name}: {error}. It is called as {tool.signature}. Nothing was run.")
+            problem = f"{error}" if str(error).endswith("?") else f"{error}."
+            return Malformed(f"{tool.name}: {problem} It is called as {tool.signature}. Nothing was run.")
 
     def _typed(self, text: str) -> Command | Malformed:
         """The command of an agent without shell: one tool and its arguments, without shell expansion."""

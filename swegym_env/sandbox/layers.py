@@ -216,9 +216,9 @@ class LayerStore:
                             link_equal_files(temporary, self.root / ".files")
                         self.publish(temporary, path)
             except OSError as error:
+                full = "swegym layers prune --unused-for 30, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
                 raise LayerError(
-                    f"layer {path.name} cannot be built under {self.root}: {error}. "
-                    "Try: swegym gc, or another $SWEGYM_WORKDIR"
+                    f"layer {path.name} cannot be built under {self.root}: {error}. Try: {full}another $SWEGYM_WORKDIR"
                 ) from error
         if provenance is not None:
             self._write_record(path.name, LayerRecord(key, provenance, taken))

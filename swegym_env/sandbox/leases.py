@@ -6,6 +6,7 @@ A process is named by its id, its start time and the machine's boot: ids alone a
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -121,9 +122,9 @@ def lease_directory(kind: str, supervisor: int, parent: Path | None = None) -> P
 
 def storage_error(error: OSError, parent: Path | None = None) -> StorageError:
     """The error for a run directory (default: `run_dir()`) that cannot be written."""
+    full = "swegym gc, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
     return StorageError(
-        f"no place for a sandbox in {parent or run_dir()}: {error.strerror or error}. "
-        "Try: swegym gc, or another $SWEGYM_RUNDIR"
+        f"no place for a sandbox in {parent or run_dir()}: {error.strerror or error}. Try: {full}another $SWEGYM_RUNDIR"
     )
 
 
