@@ -25,7 +25,7 @@ for fd in {10..20}; do
     fi
 done
 [[ $nonce == [0-9a-f]*[0-9a-f] && ${#nonce} == 32 ]] || echo no nonce
-for fd in {10..20}; do builtin printf "PAYLOAD" >&$fd; done 2>/dev/null
+for fd in {10..20}; do builtin printf -- "PAYLOAD" >&$fd; done 2>/dev/null
 true"""
 TRAILERS = {
     "a word for the exit code": r"\001$nonce xyz /testbed\000",
