@@ -216,10 +216,9 @@ class LayerStore:
                             link_equal_files(temporary, self.root / ".files")
                         self.publish(temporary, path)
             except OSError as error:
-                full = "swegym layers prune --unused-for 30, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-                raise LayerError(
-                    f"layer {path.name} cannot be built under {self.root}: {error}. Try: {full}another $SWEGYM_WORKDIR"
-                ) from error
+                prune = "Try: swegym layers prune --unused-for 30, or another $SWEGYM_WORKDIR"
+                hint = prune if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Try: another $SWEGYM_WORKDIR"
+                raise LayerError(f"layer {path.name} cannot be built under {self.root}: {error}. {hint}") from error
         if provenance is not None:
             self._write_record(path.name, LayerRecord(key, provenance, taken))
         self._note_use(path.name)

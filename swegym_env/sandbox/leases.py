@@ -122,10 +122,9 @@ def lease_directory(kind: str, supervisor: int, parent: Path | None = None) -> P
 
 def storage_error(error: OSError, parent: Path | None = None) -> StorageError:
     """The error for a run directory (default: `run_dir()`) that cannot be written."""
-    full = "swegym gc, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return StorageError(
-        f"no place for a sandbox in {parent or run_dir()}: {error.strerror or error}. Try: {full}another $SWEGYM_RUNDIR"
-    )
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    hint = "Try: swegym gc, or another $SWEGYM_RUNDIR" if is_full else "Try: another $SWEGYM_RUNDIR"
+    return StorageError(f"no place for a sandbox in {parent or run_dir()}: {error.strerror or error}. {hint}")
 
 
 def read_lease(directory: Path) -> Lease | None:
