@@ -31,6 +31,7 @@ __all__ = [
     "Resume",
     "Settings",
     "is_resumable",
+    "last_saved",
     "set_aside",
 ]
 
@@ -188,6 +189,12 @@ def is_resumable(directory: Path) -> bool:
     if (directory / "model").is_dir():
         return True
     return checkpoints.is_dir() and any(checkpoints.glob("*/[0-9]*"))
+
+
+def last_saved(directory: Path) -> int | None:
+    """The number of the update of a run's newest checkpoint; None if there is none."""
+    found = (directory / "checkpoints").glob("*/[0-9]*")
+    return max((int(path.name) for path in found if path.name.isdecimal()), default=None)
 
 
 def set_aside(directory: Path) -> Path | None:

@@ -40,6 +40,7 @@ __all__ = [
     "RepositoryError",
     "SandboxBrokenError",
     "SandboxError",
+    "SetUpError",
     "StorageError",
     "SwegymError",
     "TaskFormatError",
@@ -78,6 +79,10 @@ class ImageError(InfrastructureError):
 
 class LayerError(InfrastructureError):
     """A layer cannot be built or published."""
+
+
+class SetUpError(LayerError):
+    """A command that sets a repository up failed."""
 
 
 class RepositoryError(InfrastructureError):

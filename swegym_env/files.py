@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -11,7 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["append_json_line", "make_directory", "read_json_lines", "read_yaml", "write_atomically"]
+__all__ = ["append_json_line", "is_full", "make_directory", "read_json_lines", "read_yaml", "write_atomically"]
+
+
+def is_full(error: OSError) -> bool:
+    """Whether it says that a disk, or somebody's quota of it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def make_directory(path: str | os.PathLike[str], mode: int = 0o755) -> None:

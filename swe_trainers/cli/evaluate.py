@@ -381,9 +381,11 @@ def _sections(unread: Sequence[str]) -> dict[str, dict[str, Any]]:
         section, dot, name = key.partition(".")
         if section not in ("env", "request") or not dot or not name:
             option = f"--{key.replace('_', '-')}"
-            known = ["--env.KEY", "--request.KEY"] if dot else option_names()
-            instead = _SAME_HERE.get(option, "swe-eval --help")
-            hint = f". Try: {instead}" if option in _SAME_HERE else nearest(option, known, f". Try: {instead}")
+            if option in _SAME_HERE:
+                hint = f". Try: {_SAME_HERE[option]}"
+            else:
+                known = ["--env.KEY", "--request.KEY"] if dot else option_names()
+                hint = nearest(option, known, ". Try: swe-eval --help")
             given = next(word for word in unread if word.startswith("--") and key in parse_overrides([word]))
             raise ConfigurationError(f"{given.partition('=')[0]}: no such option{hint}")
     try:

@@ -152,10 +152,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def interrupted() -> str:
         if directory is None:
             return "interrupted before the run began"
-        saved = [int(path.name) for path in directory.glob("checkpoints/*/*[0-9]") if path.name.isdecimal()]
-        if not saved:
+        from swe_trainers.resume import last_saved
+
+        saved = last_saved(directory)
+        if saved is None:
             return "interrupted; nothing was saved yet: started again, it begins anew"
-        return f"interrupted; started again, it goes on from update {max(saved)}"
+        return f"interrupted; started again, it goes on from update {saved}"
 
     return _run(train, parser.prog, options.debug, interrupted, json_logs=options.json_logs) or int(stopped)
 

@@ -142,10 +142,11 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _prune(arguments: argparse.Namespace) -> int:
     require_at_least(arguments, unused_for=2)
-    store, unused_for_s = LayerStore(), arguments.unused_for * 86400.0
-    _show(arguments, store.prune(unused_for_s, dry_run=True))
+    store = LayerStore()
+    unused = store.unused_for(arguments.unused_for * 86400.0)
+    _show(arguments, unused)
     if not arguments.dry_run:
-        store.prune(unused_for_s)
+        store.remove(unused)
     if not arguments.json:
         print("nothing was removed" if arguments.dry_run else f"removed from {store.root}")
     return 0

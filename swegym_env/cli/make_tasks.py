@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from swegym_env.cli.options import add_command, add_jobs, add_sandbox, require_at_least, require_seconds
-from swegym_env.errors import LayerError
+from swegym_env.errors import SetUpError
 
 __all__ = ["add_parser", "run"]
 
@@ -119,9 +119,11 @@ def run(options: argparse.Namespace) -> int:
                 rewriter=rewriter,
                 on_progress=on_progress,
             )
-        except LayerError as error:
-            hint = "" if options.install else ". Try: --install COMMAND, or --install true where nothing is to install"
-            raise LayerError(f"{error}{hint}") from error
+        except SetUpError as error:
+            if options.install:
+                raise
+            hint = "Try: --install COMMAND, or --install true where nothing is to install"
+            raise SetUpError(f"{error}. {hint}") from error
     place = options.output / "tasks.jsonl"
     if options.json:
         summary = {"tasks": len(made.tasks), "dataset": str(place), "refused": made.refused, "unstable": made.unstable}

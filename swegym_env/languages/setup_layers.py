@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 
-from swegym_env.errors import LayerError, RepositoryError
+from swegym_env.errors import RepositoryError, SetUpError
 from swegym_env.files import make_directory
 from swegym_env.languages import Recipe
 from swegym_env.languages.package_index import package_index
@@ -151,7 +151,7 @@ def _install(
                 place.write_text("".join(log), encoding="utf-8", errors="replace")
                 lines = [line.strip() for line in log[-1].splitlines() if line.strip()]
                 errors = [line for line in lines if line.startswith(("ERROR", "error", "E:", "fatal"))] or lines
-                raise LayerError(
+                raise SetUpError(
                     f"{task.instance_id}: set-up command {shorten(step, 100, placeholder=' …')!r} exited with "
                     f"{result.exit_code}: {errors[-1][:300].rstrip('.')}. "
                     f"The whole log: {place}"

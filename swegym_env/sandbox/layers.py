@@ -31,14 +31,14 @@ import platform
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swegym_env.errors import LayerError
-from swegym_env.files import make_directory, write_atomically
+from swegym_env.files import is_full, make_directory, write_atomically
 from swegym_env.long_work import begins
 from swegym_env.paths import work_dir
 from swegym_env.sandbox.equal_files import link_equal_files, remove_unused
@@ -217,7 +217,7 @@ class LayerStore:
                         self.publish(temporary, path)
             except OSError as error:
                 prune = "Try: swegym layers prune --unused-for 30, or another $SWEGYM_WORKDIR"
-                hint = prune if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Try: another $SWEGYM_WORKDIR"
+                hint = prune if is_full(error) else "Try: another $SWEGYM_WORKDIR"
                 raise LayerError(f"layer {path.name} cannot be built under {self.root}: {error}. {hint}") from error
         if provenance is not None:
             self._write_record(path.name, LayerRecord(key, provenance, taken))
@@ -312,25 +312,18 @@ class LayerStore:
             place.parent.mkdir(exist_ok=True)
             place.touch()
 
-    def prune(self, unused_for_s: float, *, dry_run: bool = False) -> list[StoredLayer]:
-        """Remove the layers that were not used for so long, at least two days: a use is noted once a day.
+    def unused_for(self, seconds: float) -> list[StoredLayer]:
+        """The layers that were not used for so long, at least two days: a use is noted once a day."""
+        oldest = time.time() - max(seconds, 2 * _USE_NOTED_EVERY_S)
+        return [layer for layer in self.layers() if layer.last_used < oldest]
 
-        No sandbox may be running on a layer that old.
-
-        Args:
-            dry_run: remove nothing.
-        Returns:
-            What was removed, or would be.
-        """
-        oldest = time.time() - max(unused_for_s, 2 * _USE_NOTED_EVERY_S)
-        doomed = [layer for layer in self.layers() if layer.last_used < oldest]
-        for layer in [] if dry_run else doomed:
+    def remove(self, layers: Iterable[StoredLayer]) -> None:
+        """Remove layers; no sandbox may be running on them."""
+        for layer in layers:
             remove_tree(self.withdraw(layer.path))
             for place in (".records", f"{layer.path.name}.json"), (".uses", layer.path.name):
                 self.root.joinpath(*place).unlink(missing_ok=True)
-        if doomed and not dry_run:
-            remove_unused(self.root / ".files")
-        return doomed
+        remove_unused(self.root / ".files")
 
     @contextmanager
     def building(self, name: str) -> Iterator[Path]:

@@ -6,7 +6,6 @@ A process is named by its id, its start time and the machine's boot: ids alone a
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import hashlib
 import json
@@ -17,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from swegym_env.errors import StorageError
-from swegym_env.files import make_directory
+from swegym_env.files import is_full, make_directory
 from swegym_env.paths import run_dir
 from swegym_env.sandbox.linux.files import remove_tree
 
@@ -122,8 +121,7 @@ def lease_directory(kind: str, supervisor: int, parent: Path | None = None) -> P
 
 def storage_error(error: OSError, parent: Path | None = None) -> StorageError:
     """The error for a run directory (default: `run_dir()`) that cannot be written."""
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    hint = "Try: swegym gc, or another $SWEGYM_RUNDIR" if is_full else "Try: another $SWEGYM_RUNDIR"
+    hint = "Try: swegym gc, or another $SWEGYM_RUNDIR" if is_full(error) else "Try: another $SWEGYM_RUNDIR"
     return StorageError(f"no place for a sandbox in {parent or run_dir()}: {error.strerror or error}. {hint}")
 
 

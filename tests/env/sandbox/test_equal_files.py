@@ -144,6 +144,8 @@ def test_files_that_no_layer_has_are_removed_with_the_layers(tmp_path: Path, sto
 
     first, second = build("1", {"a": "kept", "b": "lost"}), build("2", {"a": "kept"})
     os.utime(store.root / ".uses" / first.name, (TIME_S, TIME_S))
-    assert [layer.path for layer in store.prune(7 * 24 * 3600)] == [first]
+    unused = store.unused_for(7 * 24 * 3600)
+    assert [layer.path for layer in unused] == [first]
+    store.remove(unused)
     (pooled,) = (file for file in (store.root / ".files").rglob("*") if file.is_file())
     assert pooled.samefile(second / "a")

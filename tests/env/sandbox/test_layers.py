@@ -192,9 +192,11 @@ def test_layers_not_used_for_long_are_removed_on_request(store: LayerStore) -> N
     old = store.get_or_build(("kind", "old"), lambda layer: (layer / "f").touch())
     new = store.get_or_build(("kind", "new"), lambda layer: (layer / "f").touch())
     os.utime(store.root / ".uses" / old.name, (1_000_000_000, 1_000_000_000))
-    assert [layer.path for layer in store.prune(7 * 24 * 3600, dry_run=True)] == [old]
+    unused = store.unused_for(7 * 24 * 3600)
+    assert [layer.path for layer in unused] == [old]
     assert old.is_dir()
-    assert [layer.path for layer in store.prune(7 * 24 * 3600)] == [old]
+    store.remove(unused)
+    assert store.unused_for(7 * 24 * 3600) == []
     assert new.is_dir()
     assert not old.exists()
 
@@ -204,7 +206,7 @@ def test_using_a_layer_keeps_it_from_being_collected(store: LayerStore) -> None:
     for user in (LayerStore(store.root), store):  # one that finds it on disk, and one that knows it
         os.utime(store.root / ".uses" / path.name, (1_000_000_000, 1_000_000_000))
         user.get_or_build(KEY, lambda _: None)
-        assert store.prune(7 * 24 * 3600) == []
+        assert store.unused_for(7 * 24 * 3600) == []
 
 
 def test_a_store_that_cannot_be_written_is_a_layer_error(store: LayerStore) -> None:
