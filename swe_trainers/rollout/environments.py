@@ -127,9 +127,14 @@ class _Place:
     closed: bool = False
     quick: int = 0
 
-    def took(self, seconds: float) -> None:
-        """Count a call with this duration."""
-        change = 1 if seconds < _QUICK_S else -4 if seconds < _PATIENCE_S else -4 * _QUICK_CALLS
+    def took(self, seconds: float, *, waited: bool = False) -> None:
+        """Count a call with this duration.
+
+        Args:
+            waited: it may have waited for Python's lock while other threads ran, so that its duration says little.
+        """
+        slow = 0 if waited else -4
+        change = 1 if seconds < _QUICK_S else slow if seconds < _PATIENCE_S else -4 * _QUICK_CALLS
         self.quick = min(max(self.quick + change, -4 * _QUICK_CALLS), 2 * _QUICK_CALLS)
 
     def close(self) -> None:
@@ -478,13 +483,14 @@ class _EnvThread(threading.Thread):
         result, error = None, None
         self.running = _Running(ticket, env, place, time.monotonic())
         with place.lock:
-            began = time.monotonic()
+            began, worked = time.monotonic(), time.thread_time()
             try:
                 result = function(self._pool.made(place))
             except BaseException as caught:  # noqa: BLE001 - the one place; `SystemExit` would end the thread unseen
                 error = caught
             ended = time.monotonic()
-            place.took(ended - began)
+            # On a thread of its own it competes with the player for Python's lock; for the shared one the player waits.
+            place.took(ended - began, waited=self.place is not None and time.thread_time() - worked < _QUICK_S)
         self.running = None
         self._results.done.append(Returned(env, ticket, result, error, ended))
         if place is not self.place and place.abandoned:

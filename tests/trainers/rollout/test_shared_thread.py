@@ -115,3 +115,41 @@ def test_calls_that_were_not_sent_are_made_before_the_threads_end() -> None:
         threads.call(env, lambda env: done.append(1), begins=True)
     threads.close()
     assert done == [1, 1]
+
+
+def test_waits_on_a_thread_of_its_own_make_no_environment_slow_but_waits_on_the_shared_thread_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a thread of its own a quick call waits for Python's lock while the model runs, which a sleep stands for."""
+    monkeypatch.setattr(environments, "_QUICK_S", 0.01)
+    monkeypatch.setattr(environments, "_PATIENCE_S", 60.0)
+    pool = EnvPool([Closing()])
+    threads, place = EnvThreads(pool), pool.place(0)
+    for _ in range(10 * environments._QUICK_CALLS):
+        threads.call(0, lambda env: time.sleep(0.015))
+        threads.call(0, lambda env: None)
+        returned(threads, 2)
+    assert place.quick >= environments._QUICK_CALLS
+    for number in range(2 * environments._QUICK_CALLS):
+        threads.call(0, lambda env: time.sleep(0.015), begins=not number)
+        returned(threads, 1)
+    assert place.quick < 0
+    threads.close()
+
+
+def test_calls_that_compute_for_long_make_an_environment_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "_QUICK_S", 0.001)
+    monkeypatch.setattr(environments, "_PATIENCE_S", 60.0)
+    pool = proven(1)
+    threads = EnvThreads(pool)
+
+    def compute(env: object) -> None:
+        began = time.thread_time()
+        while time.thread_time() - began < 0.002:
+            pass
+
+    for _ in range(2 * environments._QUICK_CALLS):
+        threads.call(0, compute)
+    returned(threads, 2 * environments._QUICK_CALLS)
+    assert pool.place(0).quick < 0
+    threads.close()
