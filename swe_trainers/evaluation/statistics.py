@@ -6,10 +6,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Paired", "clustered_interval", "mcnemar", "mean_interval", "paired_interval", "pass_at_k", "wilson"]
+__all__ = [
+    "Paired",
+    "clustered_interval",
+    "mcnemar",
+    "mean_interval",
+    "paired_interval",
+    "pass_at_k",
+    "student_t",
+    "wilson",
+]
 
 _Z = 1.959963984540054
 """Of the standard normal distribution, for 95 %."""
+_CONFIDENCE = 0.95
 
 
 def wilson(successes: float, n: float, z: float = _Z) -> tuple[float, float]:
@@ -119,10 +129,35 @@ def paired_interval(table: Paired) -> tuple[float, float]:
 
 
 def mean_interval(values: list[float]) -> tuple[float, float]:
-    """95 % interval of a mean in [-1, 1] by the normal approximation; the whole range for one value."""
+    """95 % interval of a mean in [-1, 1] by Student's t distribution; the whole range for one value."""
     n = len(values)
     if n < 2:
         return -1.0, 1.0
     mean = math.fsum(values) / n
-    half = _Z * math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
+    half = student_t(n - 1) * math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
     return max(-1.0, mean - half), min(1.0, mean + half)
+
+
+def student_t(freedom: int) -> float:
+    """The bound of Student's t distribution that its absolute value exceeds in 5 % of all cases.
+
+    Found by bisection of its distribution function (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4).
+
+    Args:
+        freedom: degrees of freedom, at least 1.
+    """
+
+    def inside(t: float) -> float:
+        angle = math.atan(t / math.sqrt(freedom))
+        term, total = (math.cos(angle) if freedom % 2 else 1.0), 0.0
+        for number in range(1 + freedom % 2, freedom, 2):
+            total += term
+            term *= number / (number + 1) * math.cos(angle) ** 2
+        total *= math.sin(angle)
+        return 2 / math.pi * (angle + total) if freedom % 2 else total
+
+    low, high = _Z, 13.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if inside(middle) < _CONFIDENCE else (low, middle)
+    return high

@@ -22,7 +22,10 @@ def json_line(record: Any) -> str:
 
 
 def start_json_logs() -> None:
-    """Write what any library of the program logs to standard error as JSON objects. A `Run` writes its own lines."""
+    """Write warnings and what any library of the program logs to standard error as JSON objects.
+
+    A `Run` writes its own lines.
+    """
     logger.remove()
     logger.add(
         lambda message: print(json_line(message.record), file=sys.stderr),  # noqa: T201
@@ -30,6 +33,7 @@ def start_json_logs() -> None:
         filter=lambda record: "run" not in record["extra"],
     )
     logging.basicConfig(level=logging.WARNING, handlers=[_ToLoguru()], force=True)
+    logging.captureWarnings(capture=True)
 
 
 class _ToLoguru(logging.Handler):

@@ -124,8 +124,8 @@ class HuggingFaceTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids, special tokens included."""
-        return len(self.inner)
+        """One more than the largest id, special tokens included: ids may have gaps."""
+        return max(self.inner.get_vocab().values()) + 1
 
     @property
     def end_id(self) -> int:

@@ -17,6 +17,9 @@ from swe_trainers.errors import ConfigurationError
 
 __all__ = ["AnyText", "TextAdapter"]
 
+_MOST_INTEGERS = 1_000_000
+"""A range of more integers is not written as a word for each."""
+
 
 class AnyText(spaces.Text):
     """A text space that contains every `str`; Gymnasium's own is bounded in length and alphabet."""
@@ -218,6 +221,11 @@ def _numbers_of(env: gymnasium.Env[Any, Any], bins: int, box_range: Sequence[tup
                 )
             low, high = np.array(box_range, dtype=np.float64).T
         elif np.issubdtype(space.dtype, np.integer):
+            if (high - low > _MOST_INTEGERS).any():
+                raise ConfigurationError(
+                    f"TextAdapter: {space} has too many integers for a word each. Try: box_range=[(LOW, HIGH), …], "
+                    f"{space.shape[0]} pairs, for bins of them; in YAML adapter_kwargs: {{box_range: [[LOW, HIGH], …]}}"
+                )
             return _Whole(tuple(zip(low.astype(int).tolist(), high.astype(int).tolist(), strict=True)))
         if bins < 2 or not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
             raise ConfigurationError(

@@ -133,11 +133,12 @@ def add_json_logs(parser: argparse.ArgumentParser) -> None:
 
 
 def start_json_logs(options: argparse.Namespace) -> None:
-    """Write what is logged from here on as JSON objects, if `--json-logs` was given."""
+    """Write what is logged from here on as JSON objects, warnings included, if `--json-logs` was given."""
     if options.json_logs:
         handler = logging.StreamHandler()
         handler.setFormatter(_JsonLine())
         logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+        logging.captureWarnings(capture=True)
         for noisy in ("httpx2", "httpx", "httpcore", "urllib3", "asyncio"):
             logging.getLogger(noisy).setLevel(logging.WARNING)
 

@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import warnings
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from loguru import logger
 from swe_trainers.cli.main import main as swe_train
 from swe_trainers.cli.main import main_eval as swe_eval
 from swe_trainers.logging import start_json_logs
+from swegym_env.cli.options import start_json_logs as start_swegym_logs
 from tests.places import public_directory
 from tests.programs import ROOT
 from tests.trainers.tiny import lake_run
@@ -32,6 +35,7 @@ def _restored_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(root, "level", root.level)
     yield
     logger.remove()
+    logging.captureWarnings(capture=False)
 
 
 def levels_and_messages(text: str) -> list[tuple[str, str]]:
@@ -114,6 +118,18 @@ def test_libraries_are_logged_alike_with_their_tracebacks(capsys: pytest.Capture
     assert levels_and_messages(text) == expected
     raised = [json.loads(line).get("exception") for line in text.splitlines()]
     assert raised[0] is None and all(each.endswith("ValueError: wrong\n") for each in raised[1:])
+
+
+@pytest.mark.parametrize("start", [start_json_logs, lambda: start_swegym_logs(Namespace(json_logs=True))])
+def test_warnings_of_python_are_log_lines_too(start: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
+    start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(capture=False)  # pytest collects warnings itself, so begin anew inside of it
+        start()
+        warnings.warn("old\nfashioned", DeprecationWarning, stacklevel=1)
+    ((level, text),) = levels_and_messages(capsys.readouterr().err)
+    assert level == "WARNING" and "DeprecationWarning: old\nfashioned" in text
 
 
 def test_own_levels_of_a_library_are_logged_by_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,6 +117,13 @@ def test_samples_are_shown_with_pass_at_k(show):
     assert "pass@1" in text and "25.0 %" in text and "50.0 %" in text and "a-1 #1" in text
 
 
+def test_episodes_of_an_environment_without_kept_tests_are_shown(show):
+    page = show([_row("a-1", False, pass_to_pass=None)])
+    page.locator("button.open").click()
+    detail = page.locator("tr.detail:visible").inner_text()
+    assert "repaired tests 1 of 2; return" in detail and "kept" not in detail
+
+
 @pytest.mark.parametrize("rows", [[], [_row("a-1", None, failure_reason="x")]])
 def test_evaluation_without_valid_episodes_has_a_report(show, rows):
     assert "Nothing was measured" in show(rows).locator("body").inner_text()

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_trainers.evaluation.statistics import Paired, clustered_interval, mcnemar, paired_interval, pass_at_k, wilson
+from swe_trainers.evaluation.statistics import (
+    Paired,
+    clustered_interval,
+    mcnemar,
+    mean_interval,
+    paired_interval,
+    pass_at_k,
+    student_t,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(
@@ -85,3 +94,18 @@ def test_paired_interval_contains_the_difference_and_is_antisymmetric(a, b, c, d
         assert -1 - 1e-9 <= low <= (c - b) / (a + b + c + d) <= high <= 1 + 1e-9
     else:
         assert math.isclose(high - low, 2)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "bound"),
+    [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (10, 2.228), (30, 2.042), (120, 1.980), (499, 1.965)],
+)
+def test_bound_of_students_distribution_matches_the_printed_table(freedom, bound):
+    """Abramowitz and Stegun 1964, table 26.10; the last by the same formula as the normal one in 26.7.5."""
+    assert student_t(freedom) == pytest.approx(bound, abs=6e-4)
+
+
+def test_interval_of_a_mean_of_few_values_is_as_wide_as_students():
+    low, high = mean_interval([0.0, 0.1, 0.2])  # deviation 0.1, so 4.303 · 0.1 / √3 on either side
+    assert (low, high) == pytest.approx((0.1 - 0.2484, 0.1 + 0.2484), abs=1e-4)
+    assert mean_interval([0.5]) == (-1.0, 1.0)

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.model.tokenizers import (
@@ -173,6 +176,13 @@ def test_a_word_outside_the_vocabulary_is_the_unknown_token_with_one_warning(tmp
     theirs = HuggingFaceTokenizer(tokenizer.to_hugging_face())
     assert theirs.encode("go sideways left") == first and theirs.vocab_size == tokenizer.vocab_size
     assert theirs.decode(first) == "go  left"
+
+
+def test_a_vocabulary_with_gaps_is_as_large_as_its_largest_id_requires() -> None:
+    inner = tokenizers.Tokenizer(WordLevel({"go": 0, "left": 5, "<|end|>": 9, "?": 10}, unk_token="?"))
+    tokenizer = HuggingFaceTokenizer(PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|end|>"))
+    assert tokenizer.encode("left") == [5] and tokenizer.end_id == 9
+    assert tokenizer.vocab_size == 11
 
 
 def test_only_the_first_unknown_words_are_warned_of() -> None:

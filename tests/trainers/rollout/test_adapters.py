@@ -110,6 +110,14 @@ def test_observations_are_written_as_integers(space: Any, options: Any, observat
     assert set(text.split()) <= set(env.vocabulary())
 
 
+def test_integers_without_useful_bounds_need_a_range() -> None:
+    space = spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64)
+    with pytest.raises(ConfigurationError, match=r"too many integers.*box_range"):
+        TextAdapter(Fixed(space, []))
+    env = TextAdapter(Fixed(space, [np.array([-7, 99])]), box_range=[(0, 10), (0, 10)], bins=2)
+    assert env.reset()[0] == "0 1" and {"0", "1"} <= set(env.vocabulary())
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
