@@ -1,11 +1,12 @@
 """Does a patch let objects be equal that the gold patch tells apart?
 
 A test that compares objects trusts their equality, which belongs to the code under test: a patch that leaves an
-attribute out of it passes without the repair. So the tests run once more and record which objects they compare inside
-the sandbox (`Language.record_comparisons`). If the gold patch compares others, it is asked about those of the patch:
-objects with the same content are made beside the gold patch and compared there. A patch that lets objects be equal, or
-orders them, otherwise than the gold patch does has not made them equal by a repair. What cannot be made there, because
-the patch has other classes or attributes, shows nothing: then nothing is rejected, and nothing is known of the test.
+attribute out of it passes without the repair. So the tests of FAIL_TO_PASS run once more and record which objects they
+compare inside the sandbox (`Language.record_comparisons`). If the gold patch compares others, it is asked about those
+of the patch: objects with the same content are made beside the gold patch and compared there. A patch that lets objects
+be equal, or orders them, otherwise than the gold patch does has not made them equal by a repair. What cannot be made
+there, because the patch has other classes or attributes, shows nothing: then nothing is rejected, and nothing is known
+of the test.
 
 A patch may also make objects equal by losing content on both sides. So what the gold patch finds equal in a test must
 occur with the patch as well: the same content, or one that the gold patch calls equal to it. If it does not, and the
@@ -46,7 +47,7 @@ _MOST_QUESTIONS, _MOST_CONTROLS, _MOST_MISSING, _MOST_CANDIDATES, _MOST_PLACES =
 _MOST_CHARACTERS = 3_000_000  # of all questions
 _DRAWN, _VARIATIONS = 8, 800  # comparisons that are varied; variations of all
 _FEWEST_DISTINCT, _MOST_WRONG = 8, 1 / 50  # that the gold patch must tell apart; a share of these
-_VERSION = 15
+_VERSION = 16
 _ORDERS = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
 _UNKNOWN = frozenset({(None, False)})
 _Answers = dict[Compared, frozenset[tuple[bool | None, bool]]]
@@ -127,6 +128,9 @@ def examine_equality(
     recorder = _Recorder(tests, verdict, blind, run.files, store, settled)
     names = tests.task.fail_to_pass
     of_gold = recorder.known(gold)
+    if of_gold.failed:  # these tests may need what others leave behind
+        recorder = replace(recorder, alone=False)
+        of_gold = recorder.known(gold)
     comparing = {name for name in names if recorder.counting(of_gold, name)} | of_gold.objects.more
     if patch == gold:
         return verdict
@@ -136,6 +140,9 @@ def examine_equality(
     if not (comparing or of_gold.failed or scrutiny.required):
         return verdict
     found = recorder.run(patch)
+    if found.failed and recorder.alone:  # it may compare otherwise after other tests
+        recorder = replace(recorder, alone=False)
+        of_gold, found = recorder.known(gold), recorder.run(patch)
     known = {one for each in of_gold.objects.by_test.values() for one in each}
     seen = {(*_asking(one), place) for one in known if one.is_whole for place in one.places}
     asked = [
@@ -309,7 +316,11 @@ def _twice(question: Compared) -> Compared:
 
 @dataclass(frozen=True)
 class _Recorder:
-    """Runs that record what the tests of a task compare; see `examine_equality` for the attributes."""
+    """Runs that record what the tests of a task compare; see `examine_equality` for the attributes.
+
+    Attributes:
+        alone: whether the tests of FAIL_TO_PASS run without the others, where the language can do this.
+    """
 
     tests: TaskTests
     verdict: Verdict
@@ -317,6 +328,7 @@ class _Recorder:
     files: Mapping[str, str]
     store: LayerStore | None
     settled: frozenset[str]
+    alone: bool = True
 
     def counting(self, recorded: _Recorded, name: str) -> list[Compared]:
         """What a test has compared, but for what it sends as well if it is settled."""
@@ -428,7 +440,8 @@ class _Recorder:
         """What a patch of the task itself shows, found out once."""
         blind, task = self.blind, self.tests.task
         left = sorted(blind.left) if blind is not None and blind.pairs else None
-        key = json.dumps([_VERSION, self.tests.evaluation.tests, patch, left, task_to_row(task)], sort_keys=True)
+        parts = [_VERSION, self.tests.evaluation.tests, patch, left, self.alone, task_to_row(task)]
+        key = json.dumps(parts, sort_keys=True)
         name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         place = (self.store or LayerStore()).root.parent / "equality" / f"{name}.json"
         with _lock:
@@ -455,6 +468,7 @@ class _Recorder:
         names = task.fail_to_pass
         blinded = blind.rewritten(task) if blind is not None and blind.pairs else None
         texts = {**self.files, **(blinded.files if blinded is not None else {})}
+        texts = (language.only_tests(texts, names) if self.alone else None) or texts
         senders = blinded.support if blinded is not None else ()
         recording = language.record_comparisons(texts, names, senders, questions, known)
         if recording is None:

@@ -46,6 +46,7 @@ _VERSION = 26
 _NOTHING = "/tmp/.nothing-is-sent"
 _MOST_LONGER, _MOST_LONGER_S = 0.25, 0.3  # of the time of the blind tests, and seconds
 _TIMED = 3
+_FAR_LONGER = 3.0  # times the blind tests: no other work on the machine explains so much
 # Tests that take longer are merged from the third patch on that passes: finding out takes up to six runs of them, and
 # each verdict after it takes one run less.
 _SLOW_S, _FEW_PASSED = 10.0, 2
@@ -319,8 +320,11 @@ def _learned(
         same = all(found[1].tests.get(name) == verdict.tests.get(name) for name in known)
         if not same or found[1].proof != verdict.proof:
             return not_merged
-        if found[1].test_duration_s <= verdict.test_duration_s * (1 + _MOST_LONGER) + _MOST_LONGER_S:
+        took_s, alone_s = found[1].test_duration_s, verdict.test_duration_s
+        if took_s <= alone_s * (1 + _MOST_LONGER) + _MOST_LONGER_S:
             return merged
+        if took_s > _FAR_LONGER * (alone_s + _MOST_LONGER_S):
+            return not_merged
     return not_merged
 
 

@@ -250,7 +250,20 @@ def make_lineup(
             for line in lines
         )
         written[path] = with_other_values(written[path])
-    return Lineup({path: f"{text}\n" for path, text in written.items()}, tuple(copies))
+    emptied = _without_tests(files, written) if written else {}
+    return Lineup({**emptied, **{path: f"{text}\n" for path, text in written.items()}}, tuple(copies))
+
+
+def _without_tests(files: Mapping[str, str], read: Collection[str]) -> Mapping[str, str]:
+    """The other test files without their tests, unless one of the files in `read` mentions them."""
+    others = {
+        path: text
+        for path, text in files.items()
+        if path.endswith(".py") and path not in read
+        if not any(re.search(rf"\b{re.escape(Path(path).stem)}\b", files[one]) for one in read)
+    }
+    made = only_tests(others, ()) or {}
+    return {path: text for path, text in made.items() if text != others[path]}
 
 
 def with_other_values(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from swegym_env.grading import merged as merged_module
 from swegym_env.grading.grading import Verdict, grade
 from swegym_env.grading.task_tests import Run, TaskTests
-from swegym_env.languages import ExpectedValue, Merged
+from swegym_env.languages import ExpectedValue, Merged, Scrutiny
 from swegym_env.languages.python.blind import make_blind
 from swegym_env.languages.python.lineup import expectations
 from swegym_env.languages.python.merged import make_merged
@@ -238,6 +239,94 @@ def test_the_first_verdict_on_the_gold_patch_runs_nothing_twice(
     again = grade(task, task.patch, store=store, backend="namespace")
     assert kinds[4:] == ["patch blind"]
     assert _summary(first) == _summary(again) and first.resolved and first.proof == again.proof == "blind"
+
+
+def _logs_of_further_runs(monkeypatch: pytest.MonkeyPatch, *modules: str) -> list[str]:
+    """A list that grows with the log of each run of tests from now on that one of these modules makes."""
+    logs: list[str] = []
+    run = TaskTests.run
+
+    def noted(tests: TaskTests, patch: str, **options: Any) -> Run:
+        made = run(tests, patch, **options)
+        if Path(sys._getframe(1).f_code.co_filename).stem in modules:
+            assert made.result is not None
+            logs.append(made.result.output)
+        return made
+
+    monkeypatch.setattr(TaskTests, "run", noted)
+    return logs
+
+
+def test_copies_and_recorded_comparisons_run_without_the_tests_that_need_no_repair(
+    public_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = "import unittest\n\n\nclass NameTest(unittest.TestCase):\n    def test_name(self):\n        pass\n"
+    changed = {**_FILES, "tests/test_points.py": _INSIDE, "tests/test_names.py": kept}
+    task = replace(
+        _TASK,
+        instance_id="further-runs",
+        test_patch=diff(_FILES, changed),
+        pass_to_pass=(*_TASK.pass_to_pass, "tests.test_names.NameTest.test_name"),
+    )
+    store = LayerStore(public_directory / "layers")
+    logs = _logs_of_further_runs(monkeypatch, "examination", "equality")
+    assert grade(task, task.patch, store=store, backend="namespace").resolved
+    assert len(logs) >= 3 and all("test_parse" in log for log in logs)
+    assert not any("test_norm" in log or "test_name " in log for log in logs)
+
+
+def test_controls_without_copies_run_without_the_tests_that_need_no_repair(
+    public_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of a test that depends on its name fail with the gold patch too."""
+    tests = f"{_OLD}\n    def test_parse(self):\n        text = {{'test_parse': '31 47'}}[self._testMethodName]\n"
+    tests += "        self.assertTrue(norm(parse(text)) == 78)\n"
+    task = replace(
+        _TASK,
+        instance_id="separate-runs",
+        test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": tests}),
+        fail_to_pass=(f"{_PLACE}.test_parse",),
+    )
+    store = LayerStore(public_directory / "layers")
+    logs = _logs_of_further_runs(monkeypatch, "examination")
+    assert grade(task, _patch(_REWRITE), store=store, backend="namespace", scrutiny=Scrutiny(1 / 1000)).resolved
+    logs = [log for log in logs if "copies_" not in log]
+    assert len(logs) >= 2 and all("test_parse" in log for log in logs)
+    assert not any("test_norm" in log for log in logs)
+
+
+def test_tests_that_need_what_others_leave_behind_are_recorded_beside_them(
+    public_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tests = _NEW.replace("    def test_norm(self):\n", "    def test_norm(self):\n        type(self).ready = True\n")
+    tests = tests.replace("    def test_parse(self):\n", "    def test_parse(self):\n        self.ready\n")
+    task = replace(_TASK, instance_id="left-behind", test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": tests}))
+    store = LayerStore(public_directory / "layers")
+    logs = _logs_of_further_runs(monkeypatch, "equality")
+    assert grade(task, task.patch, store=store, backend="namespace").resolved
+    assert ["test_norm" in log for log in logs] == [False, True]
+    assert "FAILED" in logs[0] and "FAILED" not in logs[1]
+
+
+def test_an_equality_that_is_weak_only_after_other_tests_is_rejected(public_directory: Path) -> None:
+    """With these tests the patch passes by an equality of one number; without them it fails."""
+    tests = f"{_OLD}\n    def test_parse(self):\n        self.assertEqual(parse('31 47'), Point(31, 47))\n"
+    task = replace(
+        _TASK,
+        instance_id="weak-afterwards",
+        test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": tests}),
+        fail_to_pass=(f"{_PLACE}.test_parse",),
+    )
+    forged = _BUGGY.replace(
+        "return (self.x, self.y) == (other.x, other.y)", "return self.x == other.x and (self.y == other.y or STEPS[1:])"
+    ).replace("    return point.x + point.y", "    STEPS.append(1)\n    return point.x + point.y")
+    forged = forged.replace("class Point:", "STEPS = [0]\n\n\nclass Point:", 1).replace(
+        "STEPS[1:])", "STEPS[1:] != [])"
+    )
+    store = LayerStore(public_directory / "layers")
+    assert grade(task, _patch(_REWRITE), store=store, backend="namespace").resolved
+    verdict = grade(task, _patch(forged), store=store, backend="namespace")
+    assert verdict.tests[f"{_PLACE}.test_parse"] == "PASSED" and not verdict.resolved
 
 
 def test_a_gold_patch_that_does_not_pass_is_no_repair_at_its_first_verdict_either(public_directory: Path) -> None:

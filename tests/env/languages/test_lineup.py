@@ -505,6 +505,17 @@ def test_only_the_named_tests_stay_and_no_line_moves() -> None:
     assert only_tests(files, ["A sentence that names a test"]) is None
 
 
+def test_files_without_a_test_to_repair_have_no_tests_beside_copies_unless_those_need_them() -> None:
+    other = "SIZE = 4\n\n\ndef test_y():\n    pass\n"
+    files = {**of_body("assert area(2, 3) == 6"), "t/test_y.py": other, "t/data.txt": "def test_text(): pass"}
+    found = expectations(files, [NAME], {})
+    made = make_lineup(files, [NAME], {}, dict.fromkeys(found, (1, 1)), 0).files
+    assert set(made) == {"t/test_x.py", "t/test_y.py"}
+    assert "SIZE = 4" in made["t/test_y.py"] and "test_y()" not in made["t/test_y.py"]
+    files["t/test_x.py"] = f"from .test_y import test_y\n{files['t/test_x.py']}"
+    assert set(make_lineup(files, [NAME], {}, dict.fromkeys(found, (1, 1)), 0).files) == {"t/test_x.py"}
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_other_tests_are_left_out_whatever_ends_the_lines(end: str) -> None:
     text = "KEPT = 1\n\n\ndef test_x():\n    pass\n\n\nclass TestA:\n    def test_other(self):\n        pass\n"
