@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import threading
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
@@ -66,7 +67,12 @@ __all__ = [
 
 
 def run_experiment(
-    config: RunConfig, *, console: bool = True, resume: Resume = "same", json_logs: bool = False
+    config: RunConfig,
+    *,
+    console: bool = True,
+    resume: Resume = "same",
+    json_logs: bool = False,
+    pause: threading.Event | None = None,
 ) -> Learner:
     """Train as configured, into `config.output_dir`; a run that is there is resumed.
 
@@ -78,8 +84,10 @@ def run_experiment(
         console: log to the terminal as well.
         resume: what becomes of a run that is there.
         json_logs: write log lines as JSON objects.
+        pause: see `Trainer`.
     Raises:
         ConfigurationError: the run that is there has other settings, and `resume` is "same".
+        KeyboardInterrupt: `pause` was set before the run was complete; it continues from a checkpoint.
         TrainerError: something that is configured is not available here, or the run failed.
     """
     if resume == "same":
@@ -113,6 +121,7 @@ def run_experiment(
                 rewards=rewards,
                 evaluation=config.evaluation,
                 max_seconds=float("inf") if config.max_seconds is None else config.max_seconds,
+                pause=pause,
                 checkpoint_every=config.checkpoint_every,
                 keep_checkpoints=config.keep_checkpoints,
                 compare_kernels_every=config.compare_kernels_every,
@@ -123,6 +132,8 @@ def run_experiment(
             updates = config.trainer.total_updates(trainer.demonstrations)
             run.info(f"{config.algorithm} on {config.environment.id}: {updates} updates, into {config.output_dir}")
             trainer.train()
+            if trainer.paused:
+                raise KeyboardInterrupt
             former.close(run)
             if config.scale.fsdp:
                 assert isinstance(model, LanguageModel) and isinstance(learner.model, LanguageModel)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
@@ -103,6 +104,8 @@ class Trainer:
         console: log to the terminal too; only with `output_dir`.
         seed: seed of episodes, sampling and shuffling.
         max_seconds: no update begins after this time; time before a resume counts too.
+        pause: when this event is set, training ends after the current update, with a checkpoint; a resumed run
+            continues. Of several ranks, the event of the first counts.
         checkpoint_every: updates between checkpoints.
         keep_checkpoints: number of newest checkpoints that are kept.
         log_every: updates between log lines; `metrics.jsonl` has all updates.
@@ -121,6 +124,7 @@ class Trainer:
         learner: everything that training changes: the model, its optimizer, the number of updates, …
         episodes: the episodes of the last update.
         stopped: whether `stop` was called; a resumed run then does not continue.
+        paused: whether `pause` ended it before it was complete.
 
     Raises:
         ConfigurationError: the algorithm needs an environment or demonstrations that are missing, something is not
@@ -145,6 +149,7 @@ class Trainer:
         console: bool = False,
         seed: int = 0,
         max_seconds: float = math.inf,
+        pause: threading.Event | None = None,
         checkpoint_every: int = 10,
         keep_checkpoints: int = 2,
         log_every: int = 1,
@@ -209,6 +214,7 @@ class Trainer:
         self._measure = evaluate
         self._output_dir, self._console, self._run, self._checkpoints = output_dir, console, run, checkpoints
         self._max_seconds, self._log_every = max_seconds, log_every
+        self._pause = pause or threading.Event()
         self._checkpoint_every, self._keep_checkpoints = checkpoint_every, keep_checkpoints
         self._compare_kernels_every = compare_kernels_every
         self._log: Run | None = None
@@ -217,7 +223,7 @@ class Trainer:
         )
         self._widest, self._blind, self._mismatched, self._cut_off = 0.0, 0, False, False
         self._continues = False  # whether another call goes on with the learner as it is, not with a checkpoint
-        self.stopped = False
+        self.stopped = self.paused = False
 
     def train(self, updates: int | None = None) -> Learner:
         """Train to the end; see `iterate`."""
@@ -251,7 +257,8 @@ class Trainer:
             if learner.updates == 0 and self._evaluates and run is not None:
                 run.record(0, {"stage": self.name, **self._evaluated()})
             bar = None if run is None else stack.enter_context(run.progress(self.name, total, done=learner.updates))
-            while not self._finished(total):
+            self.paused = broadcast(self._pause.is_set()) and not self._finished(total)
+            while not (self.paused or self._finished(total)):
                 self._continues = False
                 metrics = self.step()
                 former.record(learner.updates)
@@ -266,6 +273,7 @@ class Trainer:
                 if success_target is not None and metrics.get("eval/success", 0.0) >= success_target:
                     self.stop()
                 last = self._finished(total)
+                self.paused = self.paused and not last
                 if last and self._evaluates and not evaluated:
                     metrics |= self._evaluated()
                 if run is not None and bar is not None:
@@ -275,7 +283,8 @@ class Trainer:
                         run.info(self._line(total, metrics), frequent=not (last or evaluated))
                     bar.describe(f"{self.name} {pace(metrics)}".rstrip())
                     bar.advance()
-                if checkpoints is not None and (last or learner.updates % self._checkpoint_every == 0):
+                saves = last or self.paused or learner.updates % self._checkpoint_every == 0
+                if checkpoints is not None and saves:
                     state = {"learner": learner.state_dict(), "stopped": self.stopped}
                     checkpoints.save(learner.updates, state)
                 self._continues = True
@@ -330,7 +339,8 @@ class Trainer:
         if self.demonstrations is None:
             metrics |= self._rollout_metrics()
         learner.updates += 1
-        learner.seconds = broadcast(learner.seconds + time.monotonic() - started)
+        seconds = learner.seconds + time.monotonic() - started
+        learner.seconds, self.paused = broadcast((seconds, self._pause.is_set()))
         return {"update": learner.updates, **metrics}
 
     def play(self) -> list[Trajectory]:

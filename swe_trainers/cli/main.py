@@ -7,14 +7,17 @@ exports a trained model for other programs.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import itertools
 import json
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -113,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_print_completion(parser, _settings, words=[*_COMMANDS])
     options, overrides = parser.parse_known_args(given)
 
-    stopped = False
+    stopped, pause = False, threading.Event()
     directory: Path | None = None
 
     def train() -> None:
@@ -145,7 +148,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stopped = bool(plan["problems"])
             print(json.dumps(plan, indent=2) + "\n" if options.json else plan_text(plan), end="")
         else:
-            run_experiment(config, console=not options.quiet, resume=resume, json_logs=options.json_logs)
+            with _set_by_sigterm(pause):
+                run_experiment(
+                    config, console=not options.quiet, resume=resume, json_logs=options.json_logs, pause=pause
+                )
             if not (options.quiet or options.json_logs):
                 _show_what_is_next(config)
 
@@ -159,7 +165,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return "interrupted; nothing was saved yet: started again, it begins anew"
         return f"interrupted; started again, it goes on from update {saved}"
 
-    return _run(train, parser.prog, options.debug, interrupted, json_logs=options.json_logs) or int(stopped)
+    code = _run(train, parser.prog, options.debug, interrupted, json_logs=options.json_logs) or int(stopped)
+    return 128 + signal.SIGTERM if pause.is_set() and code == 128 + signal.SIGINT else code
+
+
+@contextlib.contextmanager
+def _set_by_sigterm(pause: threading.Event) -> Iterator[None]:
+    """SIGTERM, by which SLURM announces the end of a job, sets an event; a second one ends the process."""
+
+    def set_it(number: int, _frame: object) -> None:
+        pause.set()
+        signal.signal(number, former)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may handle signals
+        return
+    former = signal.signal(signal.SIGTERM, set_it)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def _show_what_is_next(config: RunConfig) -> None:
@@ -552,7 +577,7 @@ def _run(
         return 2
     except KeyboardInterrupt:
         _fail(program, interrupted if isinstance(interrupted, str) else interrupted(), json_logs)
-        return 130
+        return 128 + signal.SIGINT
     finally:
         warnings.formatwarning = pythons_format
     return 0

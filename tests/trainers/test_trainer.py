@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -153,6 +154,31 @@ def test_a_call_after_a_failed_update_resumes_from_the_checkpoint(model, tmp_pat
     with pytest.raises(RuntimeError, match="no"):
         trainer.train(5)
     assert [metrics["update"] for metrics in trainer.iterate(5)] == [3, 4, 5]
+
+
+def test_a_paused_run_saves_a_checkpoint_and_its_continuation_is_equal_to_an_uninterrupted_run(tmp_path):
+    def trained(folder, *callbacks, pause=None):
+        torch.manual_seed(0)
+        model = LanguageModel.from_config(SHAPE, WordTokenizer.from_texts(lake().vocabulary()))
+        trainer = Trainer(
+            model, lake, PPO(**SMALL, max_updates=5), callbacks=callbacks, output_dir=folder, pause=pause,
+            lockstep=True, checkpoint_every=100, **LIMITS,
+        )  # fmt: skip
+        trainer.train()
+        return trainer
+
+    pause = threading.Event()
+    begun = trained(
+        tmp_path / "paused", lambda trainer, metrics: pause.set() if metrics["update"] == 1 else None, pause=pause
+    )
+    assert begun.paused and not begun.stopped and begun.learner.updates == 2  # set during the first, seen by the second
+    again = trained(tmp_path / "paused", pause=pause)
+    assert again.paused and again.learner.updates == 2  # nothing begins while it is set
+    pause.clear()
+    resumed, whole = trained(tmp_path / "paused", pause=pause), trained(tmp_path / "whole")
+    assert not resumed.paused and resumed.learner.updates == whole.learner.updates == 5
+    for one, other in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("schedule", [{"decay": "linear"}, {"entropy_decay": "cosine", "entropy_coefficient": 0.1}])

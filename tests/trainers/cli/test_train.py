@@ -204,12 +204,12 @@ def _training(folder: Path, updates: int, *arguments: str) -> Forked:
     return Forked(main, ["config.yaml", "--quiet", *changed], folder=folder)
 
 
-def _interrupted(run: Forked, folder: Path, written: str) -> tuple[int, str]:
-    """The exit code and the output of a run that gets Ctrl-C when it has written such a file."""
+def _interrupted(run: Forked, folder: Path, written: str, by: signal.Signals = signal.SIGINT) -> tuple[int, str]:
+    """The exit code and the output of a run that gets Ctrl-C, or another signal, when it has written such a file."""
     deadline = time.monotonic() + 60
     while run.running and time.monotonic() < deadline and not list(folder.glob(written)):
         time.sleep(0.02)
-    run.signal(signal.SIGINT)
+    run.signal(by)
     return run.wait(60)
 
 
@@ -221,6 +221,21 @@ def test_interrupted_run_resumes(tmp_path: Path):
     assert _training(tmp_path, 1).wait() == (0, "")
     assert (tmp_path / "out" / "model" / "model.safetensors").is_file()
     assert not list((tmp_path / "out").rglob("*partial*"))
+
+
+def test_sigterm_ends_a_run_after_its_update_with_a_checkpoint(tmp_path: Path):
+    run = _training(tmp_path, 100_000, "--checkpoint_every", "100_000")
+    code, output = _interrupted(run, tmp_path, "out/metrics.jsonl", signal.SIGTERM)
+    rows = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    (saved,) = (tmp_path / "out/checkpoints/ppo").iterdir()
+    assert int(saved.name) == rows[-1]["update"]
+    assert (code, output) == (
+        143, f"swe-train: interrupted; started again, it goes on from update {int(saved.name)}\n"
+    )  # fmt: skip
+    assert not (tmp_path / "out" / "model").exists()
+    assert _training(tmp_path, int(saved.name) + 1).wait() == (0, "")
+    resumed = (tmp_path / "out" / "training.log").read_text()
+    assert f"resumed from {saved.name}" in resumed and (tmp_path / "out" / "model").is_dir()
 
 
 def test_a_run_that_is_interrupted_before_its_first_checkpoint_says_so(tmp_path: Path):
