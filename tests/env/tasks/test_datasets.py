@@ -359,7 +359,7 @@ def test_official_images_are_used_on_request(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("select", "chosen"),
-    [(None, "abcde"), ("", "abcde"), ("1:3", "bc"), (":2", "ab"), ("-2:", "de"), ("::2", "ace"), ("9:", "")],
+    [(None, "abcde"), ("", "abcde"), ("1:3", "bc"), (":2", "ab"), ("-2:", "de"), ("::2", "ace"), ("9:", ""), ("3:1:-1", "dc"), (":2:-1", "ed")],
 )
 def test_select_takes_a_slice(select: str | None, chosen: str, tmp_path: Path) -> None:
     path = write_lines(tmp_path / "rows.jsonl", *(row(instance_id=name) for name in "abcde"))
