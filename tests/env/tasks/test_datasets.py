@@ -187,6 +187,14 @@ def test_rows_are_equal_from_jsonl_json_and_parquet(tmp_path: Path) -> None:
     assert tasks == list(load_tasks(str(tmp_path / "rows.json"))) == list(load_tasks(str(tmp_path / "rows.parquet")))
 
 
+def test_inline_repositories_are_equal_from_jsonl_and_parquet(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="install `datasets`, which brings pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    tasks = load_tasks("mini", select="::20")  # a column of mappings has the keys of all rows, with null where one lacks
+    parquet.write_table(pyarrow.Table.from_pylist([task_to_row(task) for task in tasks]), tmp_path / "mini.parquet")
+    assert list(load_tasks(str(tmp_path / "mini.parquet"))) == list(tasks)
+
+
 def test_blank_lines_are_skipped_but_counted(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "rows.jsonl", ROW, "", row(instance_id="b", base_commit="abc"))
     with pytest.raises(TaskFormatError, match=r"rows\.jsonl row 3 \(instance b\): field 'base_commit'"):
