@@ -145,7 +145,7 @@ def test_without_shell_arguments_are_not_expanded(text, words):
 def test_without_shell_a_heredoc_is_standard_input():
     command = tool_set("rewrite-only").resolve(Command("edit create a.py <<'EOF'\n$x\n\nEOF"))
     assert shlex.split(command.text)[2:] == ["$x\n\n", "|", "/opt/swegym/bin/edit", "create", "a.py"]
-    command = tool_set("rewrite-only").resolve(Command("edit create \"it's << b\" <<EOF\nx << y\nEOF"))
+    command = tool_set("rewrite-only").resolve(Command('edit create "it\'s << b" <<EOF\nx << y\nEOF'))
     assert shlex.split(command.text)[2:] == ["x << y\n", "|", "/opt/swegym/bin/edit", "create", "it's << b"]
 
 
