@@ -63,6 +63,13 @@ def test_similarity_of_gold_other_and_empty_patch():
     assert play("submit") == -1.0
 
 
+@pytest.mark.parametrize("limits", [{"patch_bytes": 1000}, {}])  # refused; left out, as it has more than 16 MiB
+def test_similarity_of_work_without_a_patch_is_that_of_no_patch(limits):
+    env = PatchSimilarityReward(_env(reward="none", limits=limits))
+    *_, (_, reward, _, _, info) = _steps(env, "truncate -s 17M large", "submit")
+    assert info["patch"].startswith("# ") and reward == -1.0
+
+
 def test_unresolved_work_earns_the_fraction_of_repaired_tests():
     """One test fails before the fix, so partial repair is seen on a task that needs two."""
     task = next(task for task in load_tasks("mini") if len(task.fail_to_pass) >= 2)
