@@ -222,7 +222,7 @@ def _commands(read: Callable[[str], str | None], *, skip_empty: bool) -> Iterato
         if skip_empty and not line.strip():
             continue
         if not line.lstrip().startswith(_BEGIN):
-            yield line
+            yield line.removesuffix("\r")  # of a file with the line ends of Windows
             continue
         text = line.lstrip().removeprefix(_BEGIN)
         while _END not in text:
