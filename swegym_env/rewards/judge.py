@@ -29,7 +29,7 @@ from swegym_env.rewards.part import RewardPart, Turn, check_finite
 
 __all__ = ["JudgeError", "JudgeReward", "boxed_score"]
 
-_BOXED = re.compile(r"\\boxed\{\s*([^{}]*?)\s*\}")
+_BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 _RESPONSE_BYTES = 4 << 20
 _TEMPLATE = Path(__file__).with_name("judge.j2")
 

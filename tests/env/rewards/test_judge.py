@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -211,3 +212,13 @@ def test_a_judge_votes_again_after_another_reward_has_failed(judge):
     env.reset(seed=0)
     assert env.step("submit")[4]["reward"] == {"environment": 0.0, "judge": 1.0, "remote": 0.0}
     env.close()
+
+
+def test_a_score_is_found_in_time_linear_in_the_answer():
+    def seconds(size):
+        begun = time.process_time()
+        assert boxed_score("\\boxed{" + " " * size) is None
+        return time.process_time() - begun
+
+    small, large = (min(seconds(size), seconds(size)) for size in (1 << 9, 1 << 11))
+    assert large < 0.025 or large < 10 * small  # less is too short to measure
