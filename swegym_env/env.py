@@ -34,7 +34,7 @@ from swegym_env.arguments import (
 from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError
 from swegym_env.grading.certificates import find_certificate, trusted
 from swegym_env.grading.grading import Verdict, grade
-from swegym_env.grading.verdict import Proof
+from swegym_env.grading.verdict import Proof, names_by_outcome
 from swegym_env.prepare import Workspace, check_backend, prepare
 from swegym_env.repo.patches import refusal
 from swegym_env.sandbox.api import Imports, Limits, Sandbox, Snapshot
@@ -107,12 +107,14 @@ class Outcome:
     @classmethod
     def of(cls, verdict: Verdict, task: Task) -> Outcome:
         """The outcome of a verdict on `task`."""
-        expected = (*task.fail_to_pass, *task.pass_to_pass)
+        failed = expected = (*task.fail_to_pass, *task.pass_to_pass)
+        if verdict.tests:
+            failed = tuple(names_by_outcome(expected, verdict.tests, task.eval_type, "strict")[1])
         return cls(
             resolved=verdict.resolved,
             fail_to_pass=verdict.fail_to_pass,
             pass_to_pass=verdict.pass_to_pass,
-            failed_tests=tuple(name for name in expected if verdict.tests.get(name) not in ("PASSED", "XFAIL")),
+            failed_tests=failed,
             valid=verdict.valid,
             failure_reason=verdict.failure_reason,
             proof=verdict.proof,

@@ -12,7 +12,6 @@ for cloning.
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -54,7 +53,7 @@ def to_atif(record: Record) -> dict[str, Any]:
         before = turn.patch
     outcome = {key: record.ending[key] for key in _OUTCOME if key in record.ending}
     if record.finished and outcome.get("valid", True):
-        outcome["reward"] = math.fsum(turn.reward for turn in record.turns)
+        outcome["reward"] = sum(turn.reward for turn in record.turns)
     own = {"instance_id": record.instance_id, "meta": record.meta}
     document = {
         "schema_version": VERSION,

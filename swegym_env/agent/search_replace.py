@@ -96,31 +96,36 @@ def write_blocks(blocks: List[Block]) -> str:
     return "\n".join(form.format(block) for block in blocks)
 
 
-def replace_once(text: str, search: str, replace: str) -> Change:
+def replace_once(text: str, search: str, replace: str, *, whole_lines: bool = False) -> Change:
     """Replace the one occurrence of `search` in `text`.
 
     Tries the exact text; then whole lines that differ in trailing white space; then lines that differ in indentation,
     by which the replacement is shifted.
 
+    Args:
+        whole_lines: the exact text must begin at the beginning of a line too, as that of a block does.
+
     Raises:
-        BlockError: no such place, or several.
+        BlockError: no such place, or several, which may overlap.
     """
     if not search.strip():
         raise BlockError("the text to search for is blank: give whole lines of the file")
-    count = text.count(search)
-    if count == 1:
-        at = text.index(search)
+    start = "\n" if whole_lines else ""
+    within, sought = start + text, start + search  # a position is the same in `text` and in `within`
+    places = []  # type: List[int]
+    at = within.find(sought)
+    while at >= 0:
+        places.append(at)
+        at = within.find(sought, at + 1)
+    if len(places) == 1:
+        at = places[0]
         return _changed(text[:at], replace, text[at + len(search) :], "")
-    if count > 1:
-        places = []  # type: List[str]
-        at = text.find(search)
-        while at >= 0 and len(places) < 5:
-            line = str(text.count("\n", 0, at) + 1)
-            places += [] if line in places else [line]
-            at = text.find(search, at + 1)
+    if places:
+        numbers = sorted({text.count("\n", 0, at) + 1 for at in places[:100]})
+        more = ", …" if len(numbers) > 5 or len(places) > 100 else ""
         raise BlockError(
             "the text to search for occurs {} times (at lines {}{}): add lines around it until it is unique".format(
-                count, ", ".join(places), ", …" if at >= 0 else ""
+                len(places), ", ".join(map(str, numbers[:5])), more
             )
         )
     lines, wanted = text.split("\n"), search.strip("\n").split("\n")

@@ -258,7 +258,7 @@ class ToolSet:
 
     def _typed(self, text: str) -> Command | Malformed:
         """The command of an agent without shell: one tool and its arguments, without shell expansion."""
-        heredoc = _HEREDOC.match(text)
+        heredoc = _heredoc(text)
         body = ""
         if heredoc:
             text, (body, found, after) = heredoc[1], _up_to_line(text[heredoc.end() :], heredoc[3])
@@ -397,6 +397,15 @@ def _passable(argument: Argument, text: str) -> str:
     if fault := not_text(text):
         raise ValueError(f"{argument.name} holds {fault}, which cannot be passed on")
     return text
+
+
+def _heredoc(text: str) -> re.Match[str] | None:
+    """The first line of a heredoc, at the beginning of `text`; None if there is none, or its `<<` is quoted."""
+    found = _HEREDOC.match(text)
+    try:
+        return found if found and shlex.split(found[1]) else None
+    except ValueError:  # a quotation that begins before the "<<" does not end there
+        return None
 
 
 def _up_to_line(text: str, line: str) -> tuple[str, bool, str]:

@@ -99,7 +99,7 @@ class FileRepairEnv(OneFileEnv[FileRepair]):
             for block in blocks:
                 if block.path != example.path:
                     raise MalformedAnswerError(f"There is only the file {example.path}, not {block.path}.")
-                text = replace_once(text, block.search, block.replace).text
+                text = replace_once(text, block.search, block.replace, whole_lines=True).text
         except BlockError as error:
             raise MalformedAnswerError(f"{str(error)[:1].upper()}{str(error)[1:]}") from error
         return self.grade_file(example, text)

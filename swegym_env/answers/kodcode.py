@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from swegym_env.tasks.rows import CheckedRow
 __all__ = ["ADAPTER", "FunctionTask", "KodCodeEnv", "make_vector"]
 
 _PATH = "solution.py"
-_FENCE = re.compile(r"^```[ \t]*(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"(`{3,})[ \t]*(\w*)")
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,21 @@ def _matches(values: Mapping[str, object]) -> bool:
 ADAPTER = Adapter(frozenset({"question", "solution"}), _adapt, _matches)
 
 
+def _code_blocks(answer: str) -> Iterator[tuple[str, str]]:
+    """The language and the code of each fenced block that is closed, in time linear in the answer."""
+    opened: re.Match[str] | None = None
+    code: list[str] = []
+    for line in answer.split("\n"):
+        fence = _FENCE.match(line)
+        if opened is None:
+            opened, code = fence, []
+        elif fence and line.rstrip(" \t\r") == fence[1] and len(fence[1]) >= len(opened[1]):
+            yield opened[2], "".join(code)
+            opened = None
+        else:
+            code.append(f"{line}\n")
+
+
 class KodCodeEnv(OneFileEnv[FunctionTask]):
     """One function to write or to debug: the answer is the whole of `solution.py` in a block of Python.
 
@@ -136,7 +151,7 @@ class KodCodeEnv(OneFileEnv[FunctionTask]):
 
     def judge(self, example: FunctionTask, answer: str) -> Judgement:
         """Take the last block of code as `solution.py` and run the tests."""
-        blocks = [code for language, code in _FENCE.findall(answer) if language.lower() in ("python", "py", "")]
+        blocks = [code for language, code in _code_blocks(answer) if language.lower() in ("python", "py", "")]
         if not blocks:
             raise MalformedAnswerError("No ```python block was found. Nothing was run.")
         if "\0" in blocks[-1]:

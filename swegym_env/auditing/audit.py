@@ -31,6 +31,7 @@ from swegym_env.errors import ConfigurationError
 from swegym_env.files import append_json_line, read_json_lines
 from swegym_env.grading.grading import exclude_paths, grade
 from swegym_env.grading.task_tests import TaskTests
+from swegym_env.grading.verdict import names_by_outcome
 from swegym_env.languages import language_of
 from swegym_env.making.candidates import mutations
 from swegym_env.paths import work_dir
@@ -277,7 +278,7 @@ def _graded(
     reason = verdict.failure_reason
     if not verdict.resolved and not reason:
         names = (*task.fail_to_pass, *task.pass_to_pass)
-        failed = [name for name in names if verdict.tests.get(name) not in ("PASSED", "XFAIL")]
+        _, failed = names_by_outcome(names, verdict.tests, task.eval_type, "strict")
         reason = f"fails {', '.join(failed[:3])}"
     return dataclasses.replace(
         plan, resolved=verdict.resolved, reason=reason, test_duration_s=round(verdict.test_duration_s, 3)

@@ -246,7 +246,7 @@ def require_at_least(options: argparse.Namespace, **least: int) -> None:
     """Raise ConfigurationError for the first of these options that is below its minimum."""
     for name, number in least.items():
         value = getattr(options, name)
-        if value is not None and value < number:
+        if value is not None and not value >= number:
             raise ConfigurationError(f"--{name.replace('_', '-')}: expected at least {number}, got {value}")
 
 

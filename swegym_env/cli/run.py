@@ -10,6 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from swegym_env.cli.options import (
@@ -221,7 +222,7 @@ def _commands(read: Callable[[str], str | None], *, skip_empty: bool) -> Iterato
         if skip_empty and not line.strip():
             continue
         if not line.lstrip().startswith(_BEGIN):
-            yield line
+            yield line.removesuffix("\r")  # of a file with the line ends of Windows
             continue
         text = line.lstrip().removeprefix(_BEGIN)
         while _END not in text:
@@ -279,5 +280,5 @@ def _ask(address: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
     except urllib.error.HTTPError as error:
         text = error.read(2000).decode(errors="replace")
         raise ConfigurationError(f"--model: {address}{path} answered {error.code}: {' '.join(text.split())}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, HTTPException, ValueError) as error:
         raise ConfigurationError(f"--model: {address}{path}: no response: {error}") from error

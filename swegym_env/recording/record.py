@@ -37,6 +37,8 @@ __all__ = [
 FORMAT = 1
 _FILES = ("traj.json", "patch.diff", "meta.json")
 
+_NOT_FINITE = ("nan", "inf", "-inf")  # as `plain` writes them: JSON has no such numbers
+
 _NULL = type(None)
 _KINDS = {str: "a text", list: "a list", dict: "an object", bool: "true or false", float: "a number", _NULL: "null"}
 _Forms = Mapping[str, tuple[type, ...]]
@@ -187,6 +189,8 @@ def read_record(folder: str | Path) -> Record:
         for number, given in enumerate(trajectory["turns"]):
             kept = {"patch": turns[-1].patch if turns else "", "seconds": 0.0}
             turn = {**kept, **given} if isinstance(given, dict) else given
+            if isinstance(turn, dict) and turn.get("reward") in _NOT_FINITE:
+                turn["reward"] = float(turn["reward"])
             check_turn(turn, f"{path}: turns.{number}.")
             turns.append(RecordedTurn(**turn))
         return Record(
@@ -292,7 +296,7 @@ def _summary(record: Record) -> dict[str, Any]:
         "end_reason": record.ending.get("end_reason", "abandoned"),
         **{key: record.ending.get(key) for key in results},
         "turns": len(record.turns),
-        "reward": math.fsum(turn.reward for turn in record.turns),
+        "reward": sum(turn.reward for turn in record.turns),  # `fsum` raises where it is not finite
         "seconds": math.fsum(turn.seconds for turn in record.turns),
     }
 

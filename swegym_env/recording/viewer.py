@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def _turns(turns: Iterable[RecordedTurn]) -> Iterable[dict[str, Any]]:
         yield {
             "action": turn.action,
             "observation": turn.observation,
-            "reward": turn.reward,
+            "reward": turn.reward if math.isfinite(turn.reward) else None,
             "parts": _known(
                 turn.info, "reward", lambda parts: _is_object(parts) and all(map(_is_number, parts.values()))
             ),

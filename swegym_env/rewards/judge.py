@@ -16,6 +16,7 @@ import urllib.request
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from swegym_env.rewards.part import RewardPart, Turn, check_finite
 
 __all__ = ["JudgeError", "JudgeReward", "boxed_score"]
 
-_BOXED = re.compile(r"\\boxed\{\s*([^{}]*?)\s*\}")
+_BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 _RESPONSE_BYTES = 4 << 20
 _TEMPLATE = Path(__file__).with_name("judge.j2")
 
@@ -174,7 +175,7 @@ class JudgeReward(RewardPart):
             with error:
                 body_text = error.read(_RESPONSE_BYTES).decode("utf-8", "replace")
             raise _FailedVoteError(f"HTTP {error.code} {error.reason}: {shorten(body_text, 200)[0]}") from None
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
             raise _FailedVoteError(f"{type(error).__name__}: {error}") from error
         score = boxed_score(text if isinstance(text, str) else "")
         if score is None:

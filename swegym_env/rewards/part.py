@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium
 
+from swegym_env.env import Outcome
 from swegym_env.errors import ConfigurationError, InfrastructureError
 
 __all__ = ["RewardPart", "Turn", "check_finite", "check_not_negative", "require_grading"]
@@ -97,11 +98,8 @@ class RewardPart(gymnasium.Wrapper[str, str, str, str], abc.ABC):
             except InfrastructureError as error:
                 self.env.close()
                 terminated, truncated = False, True
-                info |= {
-                    "valid": False,
-                    "end_reason": "error",
-                    "failure_reason": f"{self.name}: {type(error).__name__}: {error}",
-                }
+                reason = f"{self.name}: {type(error).__name__}: {error}"
+                info |= {"end_reason": "error", **vars(Outcome(valid=False, failure_reason=reason))}
             else:
                 if self._replaces:
                     parts.pop(_ENVIRONMENT, None)

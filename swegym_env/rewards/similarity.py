@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gymnasium
 
-from swegym_env.repo.patches import similarity
+from swegym_env.repo.patches import parse_patch, similarity
 from swegym_env.rewards.part import RewardPart, Turn, check_finite
 
 __all__ = ["PatchSimilarityReward"]
@@ -27,4 +27,5 @@ class PatchSimilarityReward(RewardPart):
         """The similarity if the episode terminated, else 0."""
         if not turn.terminated:
             return 0.0
-        return similarity(turn.info["patch"], turn.task.patch) if turn.info["patch"] else self._malformed
+        patch = turn.info["patch"]  # one without sections says in a line why there is none, or what is left out
+        return similarity(patch, turn.task.patch) if parse_patch(patch) else self._malformed

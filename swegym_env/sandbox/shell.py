@@ -59,10 +59,12 @@ SHELL_OUTPUT = 8
 """The shell's descriptor for the output of its commands."""
 
 # The state that a shell saves for its successor, at its exit or on request. The file is sourced inside the sandbox
-# only. A named pipe in its place would block the shell, so anything but a regular file is removed first.
+# only. A named pipe in its place would block the shell, so anything but a regular file is removed first. `shopt` comes
+# before the functions, which can be read only with the `extglob` that they were written with.
 _SAVE_STATE = (
     f"{{ [[ -f {STATE_FILE} || ! -e {STATE_FILE} ]] || \\command \\rm -rf {STATE_FILE}; "
-    f"{{ declare -p; declare -f; shopt -p; alias -p; }} >{STATE_FILE}; }} 2>/dev/null"
+    "{ \\builtin declare -p; \\builtin shopt -p; \\builtin declare -f; \\builtin alias -p; \\builtin set +o; } "
+    f">|{STATE_FILE}; }} 2>/dev/null"
 )
 _ABORT_SIGNAL = signal.SIGUSR2
 _ABORT_GRACE_S = 0.3
@@ -250,8 +252,10 @@ class Shell:
                 failure = self._enter()
                 if not failure and resume:
                     # The directory was recorded by the last shell itself; options that ended that shell are not
-                    # restored.
-                    restored = f'. {STATE_FILE}; cd -- "$PWD"; set +eu'.encode()
+                    # restored. `cd` sets OLDPWD, which is kept in $1.
+                    restored = (
+                        f'. {STATE_FILE}; set +eut -- "$OLDPWD"; builtin cd -- "$PWD"; OLDPWD=$1; set --'.encode()
+                    )
                     answer = self._exchange(restored, _RESUME_TIMEOUT_S, CappedOutput(4096))
                     failure = "" if isinstance(answer, tuple) else "its saved state cannot be restored"
                 started = not failure

@@ -204,7 +204,8 @@ def _load(
     selection = _parse_selection(select)
     # Without a filter or a shuffle, no row after the end of the slice is needed.
     limit = None
-    if not where and seed is None and part is None and (selection.start or 0) >= 0 and (selection.stop or -1) >= 0:
+    in_order = (selection.start or 0) >= 0 and (selection.step or 1) > 0
+    if not where and seed is None and part is None and in_order and (selection.stop or -1) >= 0:
         limit = selection.stop
     examples: list[T] = []
     places: dict[str, str] = {}

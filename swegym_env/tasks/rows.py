@@ -157,13 +157,14 @@ class CheckedRow:
     def files(self, column: str) -> dict[str, str]:
         """A mapping from path to text, or one written as JSON."""
         expected = "a mapping from path to text, or one written as JSON"
-        value = self.parsed(column, expected)
+        # A column of mappings in a parquet file has the keys of all rows, and null where a row lacks one.
+        value = {path: text for path, text in self.parsed(column, expected).items() if text is not None}
         if not all(isinstance(text, str) for text in value.values()):
             raise self.error(column, expected)
         for path, text in value.items():
             self.check_path(column, path)
             self.check_text(column, text)
-        return dict(value)
+        return value
 
 
 def clip(text: Any) -> str:

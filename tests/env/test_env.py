@@ -1,5 +1,6 @@
 """`SWEBenchEnv` in real sandboxes: the contract of its observations, rewards and infos."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -82,6 +83,16 @@ def test_the_gold_patch_resolves_the_task(env):
     assert info["fail_to_pass"] == (1, 1)
     assert info["pass_to_pass"] == (len(TASK.pass_to_pass), len(TASK.pass_to_pass))
     assert info["end_reason"] == "submitted"
+
+
+def test_tests_that_may_be_absent_from_the_log_are_no_failed_ones():
+    task = dataclasses.replace(TASK, eval_type="fail_only", pass_to_pass=(*TASK.pass_to_pass, "absent"))
+    env = SWEBenchEnv(tasks=[task], action_format="raw")
+    for actions, resolved, failed in ((_gold_commands(task), True, ()), (["submit"], False, task.fail_to_pass)):
+        env.reset(seed=0)
+        *_, info = [env.step(action) for action in actions][-1]
+        assert (info["resolved"], info["failed_tests"]) == (resolved, failed)
+    env.close()
 
 
 def test_an_untouched_repository_is_not_resolved(env):

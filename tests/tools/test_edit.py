@@ -90,6 +90,15 @@ def test_blocks_are_applied_all_or_none(run: Run) -> None:
     assert run("cat deep/er/new.txt; git diff --stat | tail -1").output.startswith("hello\n 1 file changed")
 
 
+def test_blocks_replace_whole_lines(run: Run) -> None:
+    run("printf 'int f() {\\n    if (a) {\\n        return 1;\\n    }\\n    return 1;\\n}\\n' > a.txt")
+    block = "a.txt\n<<<<<<< SEARCH\n{}\n=======\n{}\n>>>>>>> REPLACE"
+    assert run(f"edit apply <<'EOF'\n{block.format('    return 1;', '    return 2;')}\nEOF").exit_code == 0
+    assert run("sed -n '3p;5p' a.txt").output == "        return 1;\n    return 2;\n"
+    done = run(f"edit apply <<'EOF'\n{block.format('turn 2;', 'turn 3;')}\nEOF")
+    assert done.exit_code == 1 and "Nothing was changed." in done.output
+
+
 def test_lines_are_inserted_and_files_created(run: Run) -> None:
     assert run(f"edit insert {MONTHS} --line=0 <<'EOF'\n# first\nEOF\nhead -1 {MONTHS}").output.endswith("# first\n")
     assert "expected 0 to 57" in run(f"echo x | edit insert {MONTHS} --line=99").output

@@ -156,6 +156,8 @@ def ripgrep(box: Sandbox) -> str:
         r"'def is_leap.*\n'",
         "needle skipped",
         "needle link",
+        "needle . kept.log .",
+        "'needle$' --names",
         "return calends tests/test_months.py",
         "month --glob='test_*' --limit=3",
         "'^$' README.md",
@@ -165,7 +167,8 @@ def ripgrep(box: Sandbox) -> str:
 )
 def test_search_output_is_the_same_with_ripgrep(run: Run, ripgrep: str, words: str) -> None:
     run("printf 'skipped/\\n' > .gitignore; mkdir -p skipped .dotted; echo needle | tee skipped/a .dotted/b > c.txt")
-    run("ln -s c.txt link")
+    run("ln -s c.txt link; echo c.txt > .ignore; printf '\\377\\376 needle\\n' > bytes.txt")
+    run("echo '*.log' >> .gitignore; echo needle | tee kept.log other.log; git add -f kept.log")
     run("printf 'a (x)\\r\\nCafé needle\\n' > d.txt; printf 'needle\\0' > e.bin")
     ours = run(f"search {words} --engine=python")
     theirs = run(f"PATH={ripgrep}:$PATH search {words} --engine=ripgrep")

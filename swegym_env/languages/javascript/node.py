@@ -18,6 +18,7 @@ import tarfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
+from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -97,7 +98,7 @@ def _unpack(package: str, place: Path) -> None:
         dist: dict[str, Any] = json.loads(_get(f"{registry}/{name}/{version}"))["dist"]
         content = _get(dist["tarball"])
         kind, _, digest = dist["integrity"].partition("-")
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, HTTPException, ValueError, KeyError) as error:
         raise LayerError(
             f"{package} cannot be fetched from {registry}: {error}. Try: npm config set registry ADDRESS"
         ) from error

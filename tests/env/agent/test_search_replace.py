@@ -47,6 +47,25 @@ def test_missing_or_ambiguous_match_is_reported(search, message):
 
 
 @pytest.mark.parametrize(
+    ("text", "search", "whole_lines"),
+    [("aaa\n", "aa", False), ("x\ny\nx\ny\nx\n", "x\ny\nx\n", False), ("x\ny\nx\ny\nx\n", "x\ny\nx\n", True)],
+)
+def test_places_that_overlap_are_several(text, search, whole_lines):
+    with pytest.raises(BlockError, match="occurs 2 times"):
+        replace_once(text, search, "z\n", whole_lines=whole_lines)
+
+
+def test_whole_lines_do_not_match_the_end_of_a_line():
+    text = "if a:\n    if b:\n        return 1\n    return 1\ntotal = 1\n"
+    made = replace_once(text, "    return 1\n", "    return 2\n", whole_lines=True)
+    assert made.text == text.replace("\n    return 1\n", "\n    return 2\n") and made.note == ""
+    made = replace_once("    return 1\n", "return 1\n", "a = 1\nreturn a\n", whole_lines=True)
+    assert made.text == "    a = 1\n    return a\n" and made.note == "indentation differed"
+    with pytest.raises(BlockError, match="is not in the file"):
+        replace_once(text, "otal = 1\n", "x = 1\n", whole_lines=True)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE", "has no file"),
@@ -73,7 +92,7 @@ def test_replacement_changes_nothing_else(lines, at, size, new):
     text = "".join(f"{line}\n" for line in lines)
     search = "".join(f"{line}\n" for line in lines[at : at + size])
     replace = "".join(f"{line}\n" for line in new)
-    if text.count(search) > 1 or not search.strip():
+    if not search.strip() or text.find(search) < text.rfind(search):  # several places, which may overlap
         with pytest.raises(BlockError):
             replace_once(text, search, replace)
         return

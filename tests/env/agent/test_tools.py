@@ -134,6 +134,7 @@ def test_search_replace_blocks_are_applied_by_the_edit_tool():
         ("view a.py 1 2", ["view", "a.py", "1", "2"]),
         ("view $(id); rm -rf /", ["view", "$(id);", "rm", "-rf", "/"]),
         ("edit replace a --old='x\ny' --new=z", ["edit", "replace", "a", "--old=x\ny", "--new=z"]),
+        ("edit replace a --old='c << x\ny' --new=z", ["edit", "replace", "a", "--old=c << x\ny", "--new=z"]),
     ],
 )
 def test_without_shell_arguments_are_not_expanded(text, words):
@@ -144,6 +145,8 @@ def test_without_shell_arguments_are_not_expanded(text, words):
 def test_without_shell_a_heredoc_is_standard_input():
     command = tool_set("rewrite-only").resolve(Command("edit create a.py <<'EOF'\n$x\n\nEOF"))
     assert shlex.split(command.text)[2:] == ["$x\n\n", "|", "/opt/swegym/bin/edit", "create", "a.py"]
+    command = tool_set("rewrite-only").resolve(Command('edit create "it\'s << b" <<EOF\nx << y\nEOF'))
+    assert shlex.split(command.text)[2:] == ["x << y\n", "|", "/opt/swegym/bin/edit", "create", "it's << b"]
 
 
 @pytest.mark.parametrize(

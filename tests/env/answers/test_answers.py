@@ -1,11 +1,15 @@
 """The task types with one answer: answers, grading, and the contract that they share with `SWEBench-v0`."""
 
+import contextlib
+import time
+
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
 import swegym_env  # noqa: F401 - registers the environments
 from swegym_env.agent.search_replace import Block, write_blocks
+from swegym_env.answers.answer import MalformedAnswerError
 from swegym_env.answers.file_repair import FileRepair, FileRepairEnv
 from swegym_env.answers.kodcode import KodCodeEnv
 from swegym_env.answers.vulnerability import VulnerabilityDetectionEnv
@@ -217,3 +221,40 @@ def test_make_vec_uses_threads(name):
 def test_a_wrong_argument_is_named(make, message):
     with pytest.raises(ConfigurationError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "piece"),
+    [
+        ("KodCode-v0", "", "```python\n"),
+        ("KodCode-v0", "", "```\nx\n````\n"),
+        ("VulnerabilityDetection-v0", "<answer>", " "),
+        ("VulnerabilityDetection-v0", "", "<answer>"),
+        ("VulnerabilityDetection-v0", "\\boxed{", " "),
+        ("VulnerabilityDetection-v0", "", "\\boxed{ "),
+        ("FileRepair-v0", "", "a.py\n<<<<<<< SEARCH\n"),
+    ],
+)
+def test_an_answer_is_read_in_time_linear_in_its_length(name, begin, piece):
+    env = gymnasium.make(name, reward="none") if name != IDS[2] else gymnasium.make(name)
+    example = env.unwrapped._examples[0]
+
+    def seconds(size):
+        begun = time.process_time()
+        with contextlib.suppress(MalformedAnswerError):
+            env.unwrapped.judge(example, begin + piece * (size // len(piece)))
+        return time.process_time() - begun
+
+    small, large = (min(seconds(size), seconds(size)) for size in (1 << 12, 1 << 14))
+    assert large < 0.025 or large < 10 * small  # 16 times if it were quadratic; less is too short to measure
+    env.close()
+
+
+@pytest.mark.parametrize("ticks", ["```", "````"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_block_of_code_may_have_longer_fences_and_the_line_ends_of_windows(ticks, end):
+    env = KodCodeEnv()
+    env.reset(seed=0)
+    answer = f"So:\n{ticks}python\n{env.example.solution}\n{ticks}\nThat is it."
+    assert env.step(answer.replace("\n", end))[1] == 1.0
+    env.close()

@@ -426,13 +426,13 @@ def test_end_of_input_before_submission_exits_with_1(swegym: Run, machine: Path)
 
 def test_commands_of_several_lines_stand_in_execute_tags(swegym: Run):
     here = "cat > note.txt <<'END'\n  two \\\n\nlines\nEND\nwc -l < note.txt"
-    stdin = f"cd .\n<execute>\n{here}\n</execute>\n<execute>echo one</execute>\n"
+    stdin = f"cd .\r\n<execute>\n{here}\n</execute>\n<execute>echo one</execute>\n"
     stdin += "  <execute>echo two &&\necho three</execute> \n"
-    done = swegym("run", *ONE_TASK, "--json", stdin=f"{stdin}echo '<execute>' four\necho five \\\nsubmit\n")
+    done = swegym("run", *ONE_TASK, "--json", stdin=f"{stdin}echo '<execute>' four\necho five \\\nsubmit\r\n")
     assert (done.returncode, done.stderr) == (0, "")
     shown = [json.loads(line)["observation"].split("\n[exit")[0] for line in done.stdout.splitlines()]
     assert "<issue>" in shown[0]  # of the reset
-    assert shown[2:-1] == ["3", "one", "two\nthree", "<execute> four", "five \\"]
+    assert shown[1:-1] == ["[exit code 0]", "3", "one", "two\nthree", "<execute> four", "five \\"]
     assert shown[-1] == "Submitted."
     assert f">>> {here}\n3\n" in swegym("run", *ONE_TASK, stdin=stdin).stdout
 

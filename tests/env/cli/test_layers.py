@@ -92,8 +92,9 @@ def test_layers_are_listed_by_kind_and_removed_when_unused_for_long(dataset: Pat
     shown = swegym(*here, "list").stdout
     assert shown.split()[:3] == ["repository", "2", "0.00"] and shown.endswith(f"in {store.root}\n")
 
-    refused = swegym(*here, "prune", "--unused-for", "1")
-    assert refused.returncode == 2 and "--unused-for: expected at least 2, got 1" in refused.stderr
+    for days in ("1", "nan"):
+        refused = swegym(*here, "prune", "--unused-for", days)
+        assert refused.returncode == 2 and f"--unused-for: expected at least 2, got {days}" in refused.stderr
     for more, is_there in (("--dry-run", True), ("--json", False)):
         done = swegym(*here, "prune", "--unused-for", "30", more)
         assert done.returncode == 0 and old.is_dir() is is_there

@@ -56,6 +56,13 @@ class Confused(Endpoint):
         self.reply(self.replies[1])
 
 
+class CutOff(Endpoint):
+    """A server that closes the connection within its reply."""
+
+    def do_GET(self) -> None:
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n99\r\n{")
+
+
 @contextlib.contextmanager
 def serving(handler: type[Endpoint]) -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -119,6 +126,13 @@ def test_the_exit_code_tells_whether_the_agent_submitted_its_work(
     code = main(["run", "--agent", str(SMALL), "--dataset", "mini-edit", *how])
     why = f"swegym: the episode ended before the work was submitted: the agent crashed with exit code {crash}\n"
     assert (code, capsys.readouterr().err) == ((0, "") if crash is None else (1, why))
+
+
+def test_a_reply_that_is_cut_off_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(CutOff) as address:
+        assert main(["run", "--agent", str(SMALL), "--model", address]) == 2
+    error = capsys.readouterr().err
+    assert "/models: no response: IncompleteRead" in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

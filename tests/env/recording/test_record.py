@@ -1,6 +1,7 @@
 """Episodes in folders: written atomically and read back unchanged, on real episodes."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -11,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swegym_env.adapters.atif import from_atif, to_atif
 from swegym_env.cli.main import main
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError
 from swegym_env.recording.record import Record, RecordedTurn, find_records, read_record, write_record
+from swegym_env.recording.viewer import render_page
 from swegym_env.tasks.data import mini_edit
 from swegym_env.wrappers import RecordTrajectory, StepPenalty
 
@@ -116,6 +119,18 @@ def test_any_text_is_read_back_unchanged(tmp_path_factory, actions, observation,
 def test_bytes_that_are_not_utf8_are_kept_in_the_patch(tmp_path):
     folder = write_record(tmp_path, made(["a"], patch="+caf\udce9"))
     assert (folder / "patch.diff").read_bytes() == b"+caf\xe9"
+
+
+def test_rewards_that_are_not_finite_are_read_back_and_shown(tmp_path):
+    rewards = [math.inf, -math.inf, math.nan, 1e308, 1e308]
+    turns = [RecordedTurn("ls", "seen", reward, number == 4, False, "", {}) for number, reward in enumerate(rewards)]
+    read = read_record(write_record(tmp_path, Record("some", "task", "", [], turns, {})))
+    assert list(map(repr, (turn.reward for turn in read.turns))) == list(map(repr, rewards))
+    data = render_page([read]).partition('type="application/json" id="data">')[2].partition("</script>")[0]
+    shown = json.loads(data, parse_constant=pytest.fail)["episodes"][0]["turns"]  # as a browser, which knows no NaN
+    assert [turn["reward"] for turn in shown] == [None, None, None, 1e308, 1e308]
+    document = from_atif(json.loads(json.dumps(to_atif(read), allow_nan=False)))
+    assert list(map(repr, (turn.reward for turn in document.turns))) == list(map(repr, rewards))
 
 
 def test_simultaneous_records_get_different_folders(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -38,6 +39,9 @@ class _Handler(BaseHTTPRequestHandler):
             before = sum(asked["messages"][0]["content"] == prompt for asked, *_ in self.server.asked)
             self.server.asked.append((body, self.path, self.headers.get("Authorization")))
         content = self.server.answer(prompt, before)
+        if isinstance(content, bytes):  # what is no response of HTTP
+            self.wfile.write(content)
+            return
         status = content if isinstance(content, int) else 200
         payload = json.dumps({"choices": [{"message": {"content": content}}]} if status == 200 else {"error": "full"})
         self.send_response(status)
@@ -105,10 +109,11 @@ def test_the_judge_sees_issue_history_step_and_result(judge):
 
 
 def test_failed_votes_are_excluded(judge):
-    answers = ["\\boxed{1}", 503, "I cannot say", "\\boxed{7}", "\\boxed{nan}", None]
+    cut_off = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n99\r\n{"
+    answers = ["\\boxed{1}", 503, "I cannot say", "\\boxed{7}", "\\boxed{nan}", None, b"220 mail\r\n\r\n", cut_off]
     server = judge(lambda prompt, vote: answers[vote])
-    *_, info = _play(JudgeReward(_env(), server.url, "m", votes=6, coefficient=2.0), "submit")[0]
-    assert info["judge"] == {"scores": (1.0,), "votes": 6, "failed_votes": 5}
+    *_, info = _play(JudgeReward(_env(), server.url, "m", votes=8, coefficient=2.0), "submit")[0]
+    assert info["judge"] == {"scores": (1.0,), "votes": 8, "failed_votes": 7}
     assert info["reward"] == {"environment": 0.0, "judge": 2.0}
 
 
@@ -207,3 +212,13 @@ def test_a_judge_votes_again_after_another_reward_has_failed(judge):
     env.reset(seed=0)
     assert env.step("submit")[4]["reward"] == {"environment": 0.0, "judge": 1.0, "remote": 0.0}
     env.close()
+
+
+def test_a_score_is_found_in_time_linear_in_the_answer():
+    def seconds(size):
+        begun = time.process_time()
+        assert boxed_score("\\boxed{" + " " * size) is None
+        return time.process_time() - begun
+
+    small, large = (min(seconds(size), seconds(size)) for size in (1 << 9, 1 << 11))
+    assert large < 0.025 or large < 10 * small  # less is too short to measure

@@ -7,7 +7,7 @@ import gymnasium
 import pytest
 
 from swegym_env import wrappers
-from swegym_env.env import SWEBenchEnv
+from swegym_env.env import Outcome, SWEBenchEnv
 from swegym_env.errors import ConfigurationError, StorageError
 from swegym_env.tasks.data import mini_edit
 from swegym_env.tasks.datasets import load_tasks
@@ -61,6 +61,13 @@ def test_similarity_of_gold_other_and_empty_patch():
     assert play(GOLD, "submit") == 1.0
     assert 0.0 < play(WRONG, "submit") < 1.0
     assert play("submit") == -1.0
+
+
+@pytest.mark.parametrize("limits", [{"patch_bytes": 1000}, {}])  # refused; left out, as it has more than 16 MiB
+def test_similarity_of_work_without_a_patch_is_that_of_no_patch(limits):
+    env = PatchSimilarityReward(_env(reward="none", limits=limits))
+    *_, (_, reward, _, _, info) = _steps(env, "truncate -s 17M large", "submit")
+    assert info["patch"].startswith("# ") and reward == -1.0
 
 
 def test_unresolved_work_earns_the_fraction_of_repaired_tests():
@@ -182,6 +189,21 @@ def test_invalid_episode_has_no_reward_parts():
     _, reward, _, truncated, info = env.step("submit")
     assert (reward, truncated, info["valid"], info["reward"]) == (0.0, True, False, {})
     env.close()
+
+
+def test_episode_that_a_reward_made_invalid_has_the_keys_of_an_invalid_end():
+    class Scores(RewardPart):
+        def part(self, turn):
+            raise StorageError("no space left for the scores")
+
+    for action in ("ls", GOLD, "submit"):  # in an episode, and after its verdict
+        env = Scores(_env(), name="scores")
+        env.reset(seed=0)
+        info = env.step(action)[4]
+        reason = "scores: StorageError: no space left for the scores"
+        expected = {"end_reason": "error", **vars(Outcome(valid=False, failure_reason=reason))}
+        assert {key: info.get(key, "absent") for key in expected} == expected
+        env.close()
 
 
 def test_infrastructure_failure_inside_a_reward_makes_the_episode_invalid():

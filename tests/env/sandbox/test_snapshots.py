@@ -29,6 +29,35 @@ def test_restore_recovers_files_directory_and_variables(sandbox: Sandbox) -> Non
     snapshot.discard()
 
 
+@pytest.mark.parametrize(
+    ("command", "ask", "answer"),
+    [
+        ("x=1; set -o noclobber", 'echo "$x"', "1\n"),
+        ('shopt -s extglob\nx=1; f() { [ -z "${1##+([0-9])}" ] && case $1 in !(2)) echo f; esac; }', "f 1", "f\n"),
+        ("declare() { :; }; alias() { :; }; x=1", 'echo "$x"', "1\n"),
+        ("cd /usr; cd /etc", "cd -; pwd", "/usr\n/usr\n"),
+        ("set -o pipefail -f", "false | true; echo $? *", "1 *\n"),
+        ("x=1; set -eut", 'false; echo "$x$unset"', "1\n"),  # these would end the new shell
+    ],
+)
+def test_restore_recovers_the_shell_of_unusual_options_and_functions(
+    sandbox: Sandbox, command: str, ask: str, answer: str
+) -> None:
+    sandbox.run("x=0")
+    sandbox.fork().close()  # has saved a state
+    sandbox.run(command)
+    for _ in range(2):
+        snapshot = sandbox.snapshot()
+        sandbox.run("unset x; cd /")
+        sandbox.restore(snapshot)
+        snapshot.discard()
+        other = sandbox.fork()
+        try:
+            assert other.run(ask).output == answer
+        finally:
+            other.close()
+
+
 def test_a_fork_is_independent_both_ways(sandbox: Sandbox) -> None:
     sandbox.run(STATE)
     other = sandbox.fork()

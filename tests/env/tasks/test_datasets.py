@@ -187,6 +187,15 @@ def test_rows_are_equal_from_jsonl_json_and_parquet(tmp_path: Path) -> None:
     assert tasks == list(load_tasks(str(tmp_path / "rows.json"))) == list(load_tasks(str(tmp_path / "rows.parquet")))
 
 
+def test_inline_repositories_are_equal_from_jsonl_and_parquet(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="install `datasets`, which brings pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    tasks = load_tasks("mini", select="::20")
+    # A column of mappings has the keys of all rows, with null where a row lacks one.
+    parquet.write_table(pyarrow.Table.from_pylist([task_to_row(task) for task in tasks]), tmp_path / "mini.parquet")
+    assert list(load_tasks(str(tmp_path / "mini.parquet"))) == list(tasks)
+
+
 def test_blank_lines_are_skipped_but_counted(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "rows.jsonl", ROW, "", row(instance_id="b", base_commit="abc"))
     with pytest.raises(TaskFormatError, match=r"rows\.jsonl row 3 \(instance b\): field 'base_commit'"):
@@ -359,7 +368,17 @@ def test_official_images_are_used_on_request(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("select", "chosen"),
-    [(None, "abcde"), ("", "abcde"), ("1:3", "bc"), (":2", "ab"), ("-2:", "de"), ("::2", "ace"), ("9:", "")],
+    [
+        (None, "abcde"),
+        ("", "abcde"),
+        ("1:3", "bc"),
+        (":2", "ab"),
+        ("-2:", "de"),
+        ("::2", "ace"),
+        ("9:", ""),
+        ("3:1:-1", "dc"),
+        (":2:-1", "ed"),
+    ],
 )
 def test_select_takes_a_slice(select: str | None, chosen: str, tmp_path: Path) -> None:
     path = write_lines(tmp_path / "rows.jsonl", *(row(instance_id=name) for name in "abcde"))
