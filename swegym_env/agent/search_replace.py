@@ -149,7 +149,9 @@ def replace_once(text: str, search: str, replace: str, *, whole_lines: bool = Fa
             "write the line break or the tab itself"
         )
     raise BlockError(
-        f"the text to search for, which has to be whole lines, is not in the file.{nearest_lines(lines, wanted)}"
+        "the text to search for{} is not in the file.{}".format(
+            ", which has to be whole lines," if whole_lines else "", nearest_lines(lines, wanted)
+        )
     )
 
 

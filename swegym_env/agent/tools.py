@@ -357,7 +357,9 @@ def _checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: _value(known[name], value) for name, value in arguments.items() if value is not None}
     missing = [name for name, argument in known.items() if argument.required and name not in given]
     if missing:
-        raise ValueError(f"the argument {missing[0]!r} is missing: {known[missing[0]].description}")
+        wanted = known[missing[0]]
+        choices = f"one of {', '.join(wanted.choices)}" if wanted.choices else wanted.description.rstrip(".")
+        raise ValueError(f"the argument {missing[0]!r} is missing: {choices}")
     return given
 
 

@@ -106,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
         choice = {"instance_id": options.instance} if options.instance else None
         observation, info = env.reset(seed=options.seed, options=choice)
         if options.json:
-            _print_step(observation, 0.0, info)
+            _print_step(observation, 0.0, info, ended=(False, False))
         else:
             print(f"{info['system_prompt']}\n\n{observation}" + "\n" * typed, flush=True)
         asked = [info]
@@ -115,7 +115,7 @@ def _run(options: argparse.Namespace) -> int:
             observation, reward, terminated, truncated, info = env.step(command)
             asked[0] = info
             if options.json:
-                _print_step(observation, float(reward), info)
+                _print_step(observation, float(reward), info, ended=(terminated, truncated))
             else:
                 print(f"{observation}\n" if typed else f"\n>>> {command}\n{observation}", flush=True)
             if terminated or truncated:
@@ -134,9 +134,10 @@ def _run(options: argparse.Namespace) -> int:
     return 1
 
 
-def _print_step(observation: str, reward: float, info: Mapping[str, Any]) -> None:
-    shown = {**info, "timing": info["timing"].seconds}
-    print(json.dumps({"observation": observation, "reward": reward, "info": shown}), flush=True)
+def _print_step(observation: str, reward: float, info: Mapping[str, Any], *, ended: tuple[bool, bool]) -> None:
+    terminated, truncated = ended
+    step = {"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated}
+    print(json.dumps({**step, "info": {**info, "timing": info["timing"].seconds}}), flush=True)
 
 
 def _verdict(info: Mapping[str, Any]) -> str:

@@ -395,7 +395,8 @@ class BlindTests:
         ]
         log = verdict.log
         if others:
-            log += f"\nCompared outside of the sandbox, and not as expected: {', '.join(sorted(failed))}\n"
+            names = "".join(f"  {name}\n" for name in sorted(failed))
+            log += f"\nThese tests only send what they compare, so they pass there. Compared outside, they failed:\n{names}"
         reason = self._reason(seen, unsent, others) if verdict.resolved else verdict.failure_reason
         resolved = verdict.resolved and not reason and not failed.intersection(known)
         proved = tuple(name for name in task.fail_to_pass if resolved and name in shown - uncovered - self.inside)

@@ -47,6 +47,7 @@ def test_missing_text_shows_the_nearest_lines(run: Run) -> None:
 def test_ambiguous_text_is_refused_with_its_lines(run: Run) -> None:
     done = run(f"edit replace {MONTHS} --old='return ' --new='yield '")
     assert done.exit_code == 1 and "occurs 9 times (at lines 10, 17, 18, 23, 30, …)" in done.output
+    assert "until it is unique, or give --all\n" in done.output
     done = run("printf 'a\\na\\n' > f.txt; edit replace f.txt --old=a --new=b --all; cat f.txt")
     assert done.output == "Replaced 2 places in f.txt, the first at line 1.\nb\nb\n"
 

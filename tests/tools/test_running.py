@@ -127,14 +127,19 @@ def test_tests_end_with_run_tests(run: Run, box: Sandbox) -> None:
     assert done.exit_code == 1 and "Traceback" not in done.output
 
 
-def by_pytest(folder: Path, command: str, *arguments: str) -> str:
+def in_folder(folder: Path, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The tool in a folder of this machine."""
+    tool = Path(__file__).parents[2] / "tools" / "run_tests" / "bin" / "run_tests"
+    environment = {**os.environ, "SWEGYM_TEST_COMMAND": command}
+    words = [sys.executable, tool, *arguments]
+    return subprocess.run(words, cwd=folder, env=environment, check=False, capture_output=True, text=True)
+
+
+def by_pytest(folder: Path, command: str, *arguments: str, code: int = 1) -> str:
     """The output of the tool in a folder, by the pytest of these tests: the sandbox's Python has none."""
     (folder / "test_chatty.py").write_text(CHATTY)
-    tool = Path(__file__).parents[2] / "tools" / "run_tests" / "bin" / "run_tests"
-    environment = {**os.environ, "SWEGYM_TEST_COMMAND": f"{shlex.quote(sys.executable)} -m {command}"}
-    words = [sys.executable, tool, *arguments]
-    done = subprocess.run(words, cwd=folder, env=environment, check=False, capture_output=True, text=True)
-    assert done.returncode == 1
+    done = in_folder(folder, f"{shlex.quote(sys.executable)} -m {command}", *arguments)
+    assert done.returncode == code
     return done.stdout
 
 
@@ -159,6 +164,56 @@ def test_run_tests_counts_the_passing_tests_of_sympys_runner(run: Run, box: Sand
     box.write("/testbed/output.txt", lines.encode())
     done = run("SWEGYM_TEST_COMMAND='cat output.txt' run_tests")
     assert "a.py[4] \ntest_two F\ntest_three ok  [FAIL]\n[2 lines of passing tests left out]\n" in done.output
+
+
+SYMPYS_RUNNER = """import sys
+words = sys.argv[1:]
+name = words[words.index("-k") + 1] if "-k" in words else ""
+tests = [each for each in ("test_one", "test_two") if name in each] if "::" not in words[0] else []
+print(f"======= tests finished: {len(tests)} passed, in 0.01 seconds =======")
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "passed"),
+    [
+        ("core/tests/test_a.py::test_one", 1),
+        ("core.tests.test_a.test_two", 1),
+        ("core.tests.test_a", 2),
+        ("core/tests/test_a.py::test_three", 0),
+    ],
+)
+def test_run_tests_gives_sympys_runner_names_in_its_form(tmp_path: Path, target: str, passed: int) -> None:
+    """Its exit code is 0 where no test ran."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "test").write_text(SYMPYS_RUNNER)
+    (tmp_path / "core" / "tests").mkdir(parents=True)
+    (tmp_path / "core" / "tests" / "test_a.py").touch()
+    done = in_folder(tmp_path, f"{shlex.quote(sys.executable)} bin/test", target)
+    assert f"finished: {passed} passed" in done.stdout
+    assert done.stdout.endswith("[the tests passed]\n" if passed else "[no test ran]\n")
+    assert (done.returncode == 0) == bool(passed)
+
+
+@pytest.mark.parametrize(
+    ("command", "target"),
+    [
+        ("pytest -q", "test_chatty.py::test_absent"),
+        ("pytest -rA", "test_chatty.py::test_absent"),
+        ("pytest -q -k absent", "test_chatty.py"),
+        ("unittest -v", "test_empty.py"),
+    ],
+)
+def test_run_tests_says_where_no_test_ran(tmp_path: Path, command: str, target: str) -> None:
+    (tmp_path / "test_chatty.py").write_text(CHATTY)
+    (tmp_path / "test_empty.py").touch()
+    done = in_folder(tmp_path, f"{shlex.quote(sys.executable)} -m {command}", target)
+    assert done.returncode != 0 and done.stdout.endswith("[no test ran]\n")
+
+
+def test_run_tests_takes_dotted_names_for_pytest(tmp_path: Path) -> None:
+    assert "1 passed" in by_pytest(tmp_path, "pytest -q", "test_chatty.test_good", code=0)
+    assert "1 failed, 1 passed" in by_pytest(tmp_path, "pytest -q", "test_chatty")
 
 
 def test_run_tests_leaves_out_passing_tests_with_docstrings_whole(run: Run, box: Sandbox) -> None:

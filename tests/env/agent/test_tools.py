@@ -72,7 +72,7 @@ def test_text_is_converted_to_the_type_of_the_argument():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "'paths' is missing: Files."),
+        ({}, "'paths' is missing: Files"),
         ({"paths": ["a"], "min_sise": 3}, "did you mean min_size"),
         ({"paths": ["a"], "min_size": "ten"}, "min_size: expected an integer, got 'ten'"),
         ({"paths": ["a"], "min_size": 2.5}, "expected an integer"),

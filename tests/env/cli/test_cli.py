@@ -434,6 +434,8 @@ def test_commands_of_several_lines_stand_in_execute_tags(swegym: Run):
     assert "<issue>" in shown[0]  # of the reset
     assert shown[1:-1] == ["[exit code 0]", "3", "one", "two\nthree", "<execute> four", "five \\"]
     assert shown[-1] == "Submitted."
+    ended = [(step["terminated"], step["truncated"]) for step in map(json.loads, done.stdout.splitlines())]
+    assert ended == [(False, False)] * (len(shown) - 1) + [(True, False)]
     assert f">>> {here}\n3\n" in swegym("run", *ONE_TASK, stdin=stdin).stdout
 
 
