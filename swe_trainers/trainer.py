@@ -258,7 +258,7 @@ class Trainer:
                 run.record(0, {"stage": self.name, **self._evaluated()})
             bar = None if run is None else stack.enter_context(run.progress(self.name, total, done=learner.updates))
             self.paused = broadcast(self._pause.is_set()) and not self._finished(total)
-            while not (self.paused or self._finished(total)):
+            while not self._ends(total):
                 self._continues = False
                 metrics = self.step()
                 former.record(learner.updates)
@@ -404,6 +404,9 @@ class Trainer:
     def stop(self) -> None:
         """End training after the current update; for callbacks. A resumed run does not continue."""
         self.stopped = True
+
+    def _ends(self, total: int) -> bool:
+        return self.paused or self._finished(total)
 
     def _finished(self, total: int) -> bool:
         return self.stopped or self.learner.updates >= total or self.learner.seconds >= self._max_seconds

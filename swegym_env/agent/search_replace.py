@@ -23,7 +23,8 @@ __all__ = ["Block", "BlockError", "Change", "nearest_lines", "numbered", "read_b
 _SEARCH = re.compile(r"<{5,9} ?SEARCH>?[ \t]*\r?$")
 _MIDDLE = re.compile(r"={5,9}[ \t]*\r?$")
 _REPLACE = re.compile(r">{5,9} ?REPLACE[ \t]*\r?$")
-_PATH = re.compile(r"[^\s<>|\"']*(?:/|\.\w)[^\s<>|\"']*$")
+_PATH = re.compile(r"[^\s<>|\"']+$")
+_PART_OF_PATH = re.compile(r"/|\.\w")
 _BARE_NAMES = ("Makefile", "Dockerfile", "LICENSE", "README", "Gemfile", "Rakefile")
 _CONTEXT = 3  # lines shown around the nearest match
 _COMPARED_LINES = 20000  # longer texts are not searched for similar lines
@@ -255,4 +256,4 @@ def _as_path(line: str) -> str:
     for prefix in ("File:", "file:", "Path:", "path:"):
         if text.startswith(prefix):
             text = text[len(prefix) :].strip("*` \t")
-    return text if _PATH.match(text) or text in _BARE_NAMES else ""
+    return text if (_PATH.match(text) and _PART_OF_PATH.search(text)) or text in _BARE_NAMES else ""

@@ -393,10 +393,7 @@ class BlindTests:
             names_by_outcome(names, statuses, task.eval_type, "strict")
             for names in (task.fail_to_pass, task.pass_to_pass)
         ]
-        log = verdict.log
-        if others:
-            names = "".join(f"  {name}\n" for name in sorted(failed))
-            log += f"\nThese tests only send what they compare, so they pass there. Compared outside, they failed:\n{names}"
+        log = verdict.log + (_failed_outside(failed) if others else "")
         reason = self._reason(seen, unsent, others) if verdict.resolved else verdict.failure_reason
         resolved = verdict.resolved and not reason and not failed.intersection(known)
         proved = tuple(name for name in task.fail_to_pass if resolved and name in shown - uncovered - self.inside)
@@ -583,6 +580,11 @@ def _blinded(task: Task, files: Mapping[str, str], left: frozenset[str], *, comp
 def _alone(tests: TaskTests) -> TaskTests:
     """Restricted to FAIL_TO_PASS: in a run without expected values no other tests run."""
     return dataclasses.replace(tests, task=dataclasses.replace(tests.task, pass_to_pass=()))
+
+
+def _failed_outside(names: Iterable[str]) -> str:
+    listed = "".join(f"  {name}\n" for name in sorted(names))
+    return f"\nThese tests only send what they compare, and pass above. Compared outside, they failed:\n{listed}"
 
 
 def _pair_name(blinded: Blinded, key: str, placeholder: str | None) -> str:

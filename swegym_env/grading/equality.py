@@ -467,8 +467,8 @@ class _Recorder:
         task, language, blind = self.tests.task, language_of(self.tests.task), self.blind
         names = task.fail_to_pass
         blinded = blind.rewritten(task) if blind is not None and blind.pairs else None
-        texts = {**self.files, **(blinded.files if blinded is not None else {})}
-        texts = (language.only_tests(texts, names) if self.alone else None) or texts
+        whole = {**self.files, **(blinded.files if blinded is not None else {})}
+        texts = (language.only_tests(whole, names) if self.alone else None) or whole
         senders = blinded.support if blinded is not None else ()
         recording = language.record_comparisons(texts, names, senders, questions, known)
         if recording is None:

@@ -18,7 +18,8 @@ __all__ = ["PARSERS", "REPOSITORY_PARSERS", "parser_of_command", "runner_report"
 _REDIS = re.compile(r"^\[(ok|err|skip|ignore)\]:\s(.+?)(?:\s\((\d+\s*m?s)\))?$")
 _AUTOMAKE = re.compile(r"^\s*(PASS|FAIL):\s(.+)$")
 _MICROPYTHON = re.compile(r"^(pass|FAIL|skip)\s+(.+)$")
-_GOOGLETEST = re.compile(r"^.*\[\s*(OK|FAILED)\s*\]\s(.*)\s\(.*\)$")
+_GOOGLETEST = re.compile(r"^.*\[\s*(OK|FAILED)\s*\]\s(.*)$")
+_GOOGLETEST_TIME = re.compile(r"^(.*)\s\(.*\)$")
 _CTEST = re.compile(r"^\s*\d+/\d+ Test\s+#\d+: (.+?) \.*\s*(Passed|\*\*\*.*?|Not Run.*?)\s+[\d.]+ sec")
 _GOOGLETEST_END = re.compile(
     r"^\s*(?:\d+: )?\[==========\] (\d+) tests? from \d+ test (?:suites?|cases?) ran\.", re.MULTILINE
@@ -34,7 +35,8 @@ def parse_redis(log: str) -> dict[str, str]:
         if match := _REDIS.match(line.strip()):
             status, name = match[1], match[2]
             if status == "err":
-                name = re.sub(r"\s+in\s+\S+$", "", name)
+                words = name.rsplit(None, 2)  # a pattern for " in FILE" takes the square of the blanks
+                name = words[0] if len(words) == 3 and words[1] == "in" and not name[-1].isspace() else name
             found[name] = {"ok": "PASSED", "err": "FAILED"}.get(status, "SKIPPED")
     return found
 
@@ -51,7 +53,13 @@ def parse_micropython(log: str) -> dict[str, str]:
 
 def parse_googletest(log: str) -> dict[str, str]:
     """The lines of GoogleTest, also those that CTest repeats (`parse_log_googletest`)."""
-    return parse_lines(log, _GOOGLETEST, {"OK": "PASSED", "FAILED": "FAILED"})
+    found: dict[str, str] = {}
+    for line in log.split("\n"):
+        text = line.strip()
+        timed = _GOOGLETEST_TIME.match(text) if text.endswith(")") else None  # first, else it takes the square
+        if timed and (match := _GOOGLETEST.match(timed[1])):
+            found[match[2]] = "PASSED" if match[1] == "OK" else "FAILED"
+    return found
 
 
 def parse_ctest(log: str) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """Search/replace: exact first, then tolerant, and what is nearest where nothing fits."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +87,17 @@ def test_incomplete_block_is_reported(text, message):
 )
 def test_path_may_have_markdown_around_it(line):
     assert read_blocks(f"{line}\n<<<<<<< SEARCH\nx\n=======\ny\n>>>>>>> REPLACE") == [Block("a/b.py", "x\n", "y\n")]
+
+
+def test_a_line_before_a_block_is_read_in_linear_time():
+    def seconds(size):
+        begun = time.process_time()
+        with pytest.raises(BlockError, match="has no file"):
+            read_blocks("a/" * size + " b\n<<<<<<< SEARCH\nx\n=======\ny\n>>>>>>> REPLACE")
+        return time.process_time() - begun
+
+    small, large = (min(seconds(size), seconds(size)) for size in (1 << 10, 1 << 12))
+    assert large < 0.025 or large < 10 * small  # 16 times if it were quadratic; less is too short to measure
 
 
 @given(lines=_LINES, at=st.integers(0, 11), size=st.integers(1, 4), new=_LINES)

@@ -10,6 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from swegym_env.languages import Language, all_languages, language_of, log_parser
+from swegym_env.languages.c import C
 from swegym_env.languages.go import Go, parse_go_json
 from swegym_env.languages.java import Java, parse_gradle, parse_surefire
 from swegym_env.languages.javascript import JavaScript
@@ -328,13 +329,15 @@ HOSTILE = [
     "SUMMARY:\n" + "✔ 1 test completed\n" * 20_000,
     "Tests: " + "1 passed, " * 40_000,
     "test " + " ... " * 60_000,
+    "[  OK  ] " * 25_000 + "x)",
+    "[err]: a" + " " * 200_000 + "x",
 ]
 
 
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
 def test_no_line_takes_the_square_of_its_length(number: int) -> None:
     begin = time.process_time()
-    for language in LANGUAGES.values():
+    for language in (*LANGUAGES.values(), C()):
         for parser in language.parsers.values():
             parser(HOSTILE[number])
             language.runner_report(HOSTILE[number], parser)
