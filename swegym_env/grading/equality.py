@@ -139,10 +139,11 @@ def examine_equality(
         verdict = verdict.with_chance(1.0)
     if not (comparing or of_gold.failed or scrutiny.required):
         return verdict
-    found = recorder.run(patch)
-    if found.failed and recorder.alone:  # it may compare otherwise after other tests
+    # The patch may compare otherwise after other tests, so these run beside its own; those of gold only if it does.
+    found = replace(recorder, alone=False).run(patch)
+    if recorder.alone and (found.failed or any(_places(found, name) != _places(of_gold, name) for name in names)):
         recorder = replace(recorder, alone=False)
-        of_gold, found = recorder.known(gold), recorder.run(patch)
+        of_gold = recorder.known(gold)
     known = {one for each in of_gold.objects.by_test.values() for one in each}
     seen = {(*_asking(one), place) for one in known if one.is_whole for place in one.places}
     asked = [
@@ -217,6 +218,11 @@ def _unproven(verdict: Verdict) -> Verdict:
 
 def _asking(one: Compared) -> tuple[str, str, str, str, bool]:
     return one.path, one.function, one.method, one.pair, one.answer
+
+
+def _places(recorded: _Recorded, name: str) -> frozenset[tuple[tuple[str, str, str, str, bool], int]]:
+    """What is compared in each place of a test, and how."""
+    return frozenset((_asking(one), place) for one in recorded.of(name) for place in one.places)
 
 
 def _reachable(one: Compared, places: Collection[int]) -> Compared:

@@ -20,7 +20,7 @@ import re
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swegym_env.grading.task_tests import Run, TaskTests
@@ -72,12 +72,14 @@ class Probe:
         one_by_one: whether the base commit could run the tests; then each expectation is known to decide by itself.
         names: names of all tests that must be examined.
         copy_s: seconds per copy, from the difference of the two runs; 0: not measurable, or the tests have no copies.
+        alone: whether copies run without the tests of other files; not if the gold patch passes no right copy so.
     """
 
     deciding: tuple[ExpectedValue, ...]
     one_by_one: bool
     names: frozenset[str]
     copy_s: float = 0.0
+    alone: bool = True
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def examine(
     while left:
         tried += 1
         shares = shares_of(left, scrutiny, one_by_one=probe.one_by_one, most_copies=most)
-        lineup = examination.lineup(shares)
+        lineup = examination.lineup(shares, alone=probe.alone)
         wrong, unsound = examination.judge(lineup)
         if any(not copy.right for copy in wrong):
             reason = f"{FORGED}the tests passed with a wrong expected value too"
@@ -440,9 +442,12 @@ class Examination:
     names: tuple[str, ...]
     test_s: float
 
-    def lineup(self, shares: Shares) -> Lineup:
+    def lineup(self, shares: Shares, *, alone: bool) -> Lineup:
+        """Copies of the tests; `alone`: without the tests of other files, which would take most of the time."""
         added = added_lines(self.tests.task.test_patch)
-        return self.language.make_lineup(self.files, self.names, added, shares, secrets.randbits(64))
+        made = self.language.make_lineup(self.files, self.names, added, shares, secrets.randbits(64))
+        others = self.language.without_tests_beside(self.files, made.files) if alone and made.files else {}
+        return dataclasses.replace(made, files={**others, **made.files})
 
     def rule_chance(self, shares: Shares, probe: Probe) -> float:
         """See `rule_chance`; 1 if a test compares what no copy examines, which may hold without the repair."""
@@ -509,16 +514,22 @@ class Examination:
         names = matched | frozenset(self.names) if matched & set(self.names) or not matched else matched
         if not found or not self.gold:
             return Probe((), True, names)
-        lineup = self.lineup(dict.fromkeys(found, (1, 1)))
+        alone = True
+        lineup = self.lineup(dict.fromkeys(found, (1, 1)), alone=alone)
         run = self._run(self.gold, lineup)
         passed = self._outcomes(run, lineup)
+        if not any(passed.get(copy) for copy in lineup.copies if copy.right):  # it may need what is left out
+            alone = False
+            lineup = self.lineup(dict.fromkeys(found, (1, 1)), alone=alone)
+            run = self._run(self.gold, lineup)
+            passed = self._outcomes(run, lineup)
         # With a decoy, code may run for ever; then also copies say nothing that were to run after it.
         absent = None if run.result is not None and run.result.timed_out else False
         unsound = {copy.expectation for copy in lineup.copies if passed.get(copy, absent) != copy.right}
         sound = [one for one in found if one not in unsound]
         if not sound:
             return Probe((), True, names)
-        rights = self.lineup(dict.fromkeys(sound, (0, 1)))
+        rights = self.lineup(dict.fromkeys(sound, (0, 1)), alone=alone)
         base_run = self._run("", rights)
         base = self._outcomes(base_run, rights)
         deciding = tuple(copy.expectation for copy in rights.copies if not base.get(copy, False))
@@ -527,6 +538,7 @@ class Examination:
             bool(base),
             names,
             _copy_s(_duration_s(run), _duration_s(base_run), len(lineup.copies) - len(rights.copies)),
+            alone,
         )
 
     def run_separately(
@@ -560,6 +572,7 @@ class Examination:
         unsound: set[str] = set()
         weak: set[str] = set()
         matched: set[str] = set()
+        alone = True
         for number in range(runs):
             chosen = [name for name in sources if number in drawn[name]]
             control = self.language.make_control(self.files, chosen, added, secrets.randbits(64)) if chosen else None
@@ -571,8 +584,10 @@ class Examination:
             for name, known in control.guesses.items() if control is not None else ():
                 guess = max(guess, min(known, 2.0 ** -bits.get(name, 0.0)))
             weak |= control.without_value if control is not None else frozenset()
-            wrong = self._wrong_in(self.patch, files, changed, sources)
-            sound = self._wrong_in(self.gold, files, changed, sources) if wrong and self.patch != self.gold else wrong
+            wrong, sound = self._wrong_and_sound(files, changed, sources, alone=alone)
+            if sound and alone:  # the gold patch may need what is left out
+                alone = False
+                wrong, sound = self._wrong_and_sound(files, changed, sources, alone=alone)
             unsound |= sound.keys()
             wrong = {name: passed for name, passed in wrong.items() if name not in sound}
             if any(wrong.values()):
@@ -588,14 +603,24 @@ class Examination:
                 chances[name] = 1.0 if reads else blind
         return chances, "", failed, guess
 
+    def _wrong_and_sound(
+        self, files: Mapping[str, str], changed: frozenset[str], names: Sequence[str], *, alone: bool
+    ) -> tuple[dict[str, bool], dict[str, bool]]:
+        """`_wrong_in` for the patch, and for the gold patch if the patch is wrong in one of the tests."""
+        wrong = self._wrong_in(self.patch, files, changed, names, alone=alone)
+        is_other = wrong and self.patch != self.gold
+        return wrong, self._wrong_in(self.gold, files, changed, names, alone=alone) if is_other else wrong
+
     def _wrong_in(
-        self, patch: str, files: Mapping[str, str], changed: frozenset[str], names: Iterable[str]
+        self, patch: str, files: Mapping[str, str], changed: frozenset[str], names: Sequence[str], *, alone: bool
     ) -> dict[str, bool]:
-        """Test → whether it passed, for tests with a result that no repair has."""
+        """Test → whether it passed, for tests with a result that no repair has.
+
+        Args:
+            alone: whether the tests run without the others, which would take most of the time.
+        """
         limited = self.tests.limited(_LONGER, self.test_s)
-        names = tuple(names)
-        # The other tests would take most of the time, and no result of theirs counts here.
-        texts = self.language.only_tests({**self.files, **files}, names) or files
+        texts = (self.language.only_tests({**self.files, **files}, names) if alone else None) or files
         rewritten = {path: text for path, text in texts.items() if text != self.files.get(path)}
         verdict = limited.verdict(limited.run(patch, rewritten=rewritten, watched=tuple(self.files)))
         passed = {name: verdict.tests.get(name) == "PASSED" for name in names}

@@ -42,7 +42,7 @@ from swegym_env.tasks.task import Task
 
 __all__ = ["MergedTests", "known_merged_tests", "learn_merged_tests", "may_merge", "run_merged"]
 
-_VERSION = 26
+_VERSION = 27
 _NOTHING = "/tmp/.nothing-is-sent"
 _MOST_LONGER, _MOST_LONGER_S = 0.25, 0.3  # of the time of the blind tests, and seconds
 _TIMED = 3
@@ -224,7 +224,7 @@ def _read(place: Path, _changed: int) -> MergedTests | None:
     if data["version"] != _VERSION:
         return None
     deciding = tuple(ExpectedValue(frozenset(names), *more) for names, *more in data["deciding"])
-    probe = Probe(deciding, data["one_by_one"], frozenset(data["examined"]), data["copy_s"])
+    probe = Probe(deciding, data["one_by_one"], frozenset(data["examined"]), data["copy_s"], data["alone"])
     numbers, computed = (frozenset(data[name]) for name in ("numbers", "computed"))
     sent = {place: frozenset(contents) for place, contents in data["sent"].items()}
     return MergedTests(data["files"], tuple(data["names"]), probe, numbers, computed, sent)
@@ -277,6 +277,7 @@ def learn_merged_tests(
             "one_by_one": probe.one_by_one,
             "examined": sorted(probe.names),
             "copy_s": probe.copy_s,
+            "alone": probe.alone,
             "numbers": sorted(merged.numbers),
             "computed": sorted(merged.computed),
             "sent": {place: sorted(contents) for place, contents in merged.sent.items()},

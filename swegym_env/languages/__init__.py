@@ -808,6 +808,15 @@ class Language(ABC):
         """
         return None
 
+    def without_tests_beside(self, files: Mapping[str, str], kept: Collection[str]) -> Mapping[str, str]:
+        """Test files that are not in `kept`, without their tests; those from which nothing is removed are left out.
+
+        Args:
+            files: path → text.
+            kept: paths.
+        """
+        return {}
+
     def injected_bugs(self, path: str, content: bytes) -> Iterator[Bug]:
         """All ways to inject one bug into a source file, for `making`; none if the language does not support it.
 

@@ -27,7 +27,14 @@ from swegym_env.languages import (
 from swegym_env.languages.python.blind import make_blind
 from swegym_env.languages.python.controls import control_files, make_control
 from swegym_env.languages.python.equality import compared_objects, record_comparisons, vary_compared
-from swegym_env.languages.python.lineup import copies_passed, expectations, make_lineup, only_tests, unexamined
+from swegym_env.languages.python.lineup import (
+    copies_passed,
+    expectations,
+    make_lineup,
+    only_tests,
+    unexamined,
+    without_tests,
+)
 from swegym_env.languages.python.logs import (
     PARSERS,
     REPOSITORY_PARSERS,
@@ -190,6 +197,9 @@ class Python(Language):
 
     def only_tests(self, files: Mapping[str, str], names: Iterable[str]) -> Mapping[str, str] | None:
         return only_tests(files, names)
+
+    def without_tests_beside(self, files: Mapping[str, str], kept: Collection[str]) -> Mapping[str, str]:
+        return without_tests(files, kept)
 
     def make_merged(
         self,

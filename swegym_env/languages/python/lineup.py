@@ -53,7 +53,16 @@ from swegym_env.languages.python.source import (
     tests_in,
 )
 
-__all__ = ["LAST_TEST", "copies_passed", "expectations", "make_lineup", "only_tests", "unexamined", "with_other_values"]
+__all__ = [
+    "LAST_TEST",
+    "copies_passed",
+    "expectations",
+    "make_lineup",
+    "only_tests",
+    "unexamined",
+    "with_other_values",
+    "without_tests",
+]
 
 _MOST_IN_A_TEST, _MOST_OF_INPUTS, _MOST_IN_A_VALUE = 48, 24, 8
 # Errors of the interpreter that no library raises to mean something, and those that libraries derive their own from.
@@ -113,6 +122,7 @@ _OF_DECOYS = {
     )
 }
 # SymPy's runner writes the outcome of a file behind that of its last test, where the harness's parser does not read it.
+_COLLECTED = re.compile(r"test.*\.py|.*_test\.py")  # of these names, pytest, unittest and Django's runner collect tests
 LAST_TEST = "def test_last_of_this_file():\n    pass"
 # Of what a condition asks for: at most so many places, and decoys for each, any of which satisfies a copy.
 _NEXT_TO_IT = 7  # decoys of a number that is searched; both of its neighbours are among them
@@ -250,20 +260,19 @@ def make_lineup(
             for line in lines
         )
         written[path] = with_other_values(written[path])
-    emptied = _without_tests(files, written) if written else {}
-    return Lineup({**emptied, **{path: f"{text}\n" for path, text in written.items()}}, tuple(copies))
+    return Lineup({path: f"{text}\n" for path, text in written.items()}, tuple(copies))
 
 
-def _without_tests(files: Mapping[str, str], read: Collection[str]) -> Mapping[str, str]:
-    """The other test files without their tests, unless one of the files in `read` mentions them."""
-    others = {
-        path: text
-        for path, text in files.items()
-        if path.endswith(".py") and path not in read
-        if not any(re.search(rf"\b{re.escape(Path(path).stem)}\b", files[one]) for one in read)
-    }
-    made = only_tests(others, ()) or {}
-    return {path: text for path, text in made.items() if text != others[path]}
+def without_tests(files: Mapping[str, str], read: Collection[str]) -> Mapping[str, str]:
+    """See `Language.without_tests_beside`; functions whose name stands anywhere else stay too."""
+    words = Counter(re.findall(r"\w+", "\n".join(files.values())))
+    made: dict[str, str] = {}
+    for path in sorted(path for path in files if path not in read and _COLLECTED.fullmatch(Path(path).name)):
+        needed = {f"{path}::{name}" for name in {one.name for _, one in tests_in(files[path])} if words[name] > 1}
+        text = (only_tests({path: files[path]}, needed) or {}).get(path, files[path])
+        if text != files[path]:
+            made[path] = text
+    return made
 
 
 def with_other_values(text: str) -> str:

@@ -308,25 +308,65 @@ def test_tests_that_need_what_others_leave_behind_are_recorded_beside_them(
     assert "FAILED" in logs[0] and "FAILED" not in logs[1]
 
 
-def test_an_equality_that_is_weak_only_after_other_tests_is_rejected(public_directory: Path) -> None:
-    """With these tests the patch passes by an equality of one number; without them it fails."""
-    tests = f"{_OLD}\n    def test_parse(self):\n        self.assertEqual(parse('31 47'), Point(31, 47))\n"
+_LEAKING = """\
+class Point:
+    def __init__(self, x, y, tags):
+        self.x, self.y, self.tags = x, y, tags
+
+    def __eq__(self, other):
+        return key(self) == key(other)
+
+    __hash__ = None
+
+
+def key(point):
+    return point.x, point.y, tuple(point.tags)
+
+
+def parse(text, tags=[]):
+    words = text.split()
+    tags += words[2:]
+    return Point(int(words[0]), int(words[1]), tags)
+
+
+def width(text):
+    return len(text) * 31
+"""
+
+
+@pytest.mark.parametrize("end", [', [Point(2, 3, ["blue"])][0])', ', *[Point(2, 3, ["blue"])])'])
+@pytest.mark.parametrize("set_up", ["", "    def setUp(self):\n        parse('1 1 red')\n\n"])
+def test_an_equality_that_hides_what_another_test_left_behind_is_rejected(
+    end: str, set_up: str, public_directory: Path
+) -> None:
+    """Without the other test there is nothing to hide, and the patch compares as the gold patch does."""
+    before = {**_FILES, "plane/points.py": _LEAKING}
+    old = "import unittest\n\nfrom plane.points import Point, parse, width\n\n\nclass PointTest(unittest.TestCase):\n"
+    old += f"{set_up}    def test_norm(self):\n        self.assertEqual(parse('1 1 red').x, 1)\n"
+    new = f"{old}\n    def test_parse(self):\n        self.assertEqual(width('31 47'), 162)\n"
+    new += f"        self.assertEqual(parse('2 3 blue'){end}\n"
+    before["tests/test_points.py"] = old
+    wide = _LEAKING.replace("* 31", "* 31 + 7")
+    gold = wide.replace("tags += words[2:]", "tags = words[2:]")
     task = replace(
         _TASK,
-        instance_id="weak-afterwards",
-        test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": tests}),
+        instance_id="leaking",
+        files=before,
+        patch=diff(before, {**before, "plane/points.py": gold}),
+        test_patch=diff(before, {**before, "tests/test_points.py": new}),
         fail_to_pass=(f"{_PLACE}.test_parse",),
     )
-    forged = _BUGGY.replace(
-        "return (self.x, self.y) == (other.x, other.y)", "return self.x == other.x and (self.y == other.y or STEPS[1:])"
-    ).replace("    return point.x + point.y", "    STEPS.append(1)\n    return point.x + point.y")
-    forged = forged.replace("class Point:", "STEPS = [0]\n\n\nclass Point:", 1).replace(
-        "STEPS[1:])", "STEPS[1:] != [])"
-    )
     store = LayerStore(public_directory / "layers")
-    assert grade(task, _patch(_REWRITE), store=store, backend="namespace").resolved
-    verdict = grade(task, _patch(forged), store=store, backend="namespace")
-    assert verdict.tests[f"{_PLACE}.test_parse"] == "PASSED" and not verdict.resolved
+    honest, hiding = (
+        wide.replace("tags += words", "tags = tags + words"),
+        wide.replace("(point.tags)", "(point.tags[-1:])"),
+    )
+    verdicts = [
+        grade(task, diff(before, {**before, "plane/points.py": text}), store=store, backend="namespace")
+        for text in (honest, hiding)
+    ]
+    assert [verdict.fail_to_pass for verdict in verdicts] == [(1, 1), (1, 1)]
+    assert [verdict.resolved for verdict in verdicts] == [True, False]
 
 
 def test_a_gold_patch_that_does_not_pass_is_no_repair_at_its_first_verdict_either(public_directory: Path) -> None:
@@ -351,7 +391,11 @@ def test_a_merged_run_counts_only_if_the_patch_passes_without_expected_values_to
     # Its points have another content than the gold patch's: the blind tests and the lineup run separately.
     other = _REWRITE.replace("self.x, self.y = x, y", "self.x, self.y, self.pair = x, y, (x, y)")
     verdict = grade(task, _patch(other), store=store, backend="namespace")
-    assert (verdict.resolved, _BESIDE in verdict.log, len(kinds) - 3) == (True, False, 6)
+    assert (verdict.resolved, _BESIDE in verdict.log, len(kinds) - 3) == (
+        True,
+        False,
+        7,
+    )  # once gold with the other tests
     assert verdict.controls > 0 and _summary(verdict) == _summary(rewrite)
 
 

@@ -505,15 +505,21 @@ def test_only_the_named_tests_stay_and_no_line_moves() -> None:
     assert only_tests(files, ["A sentence that names a test"]) is None
 
 
-def test_files_without_a_test_to_repair_have_no_tests_beside_copies_unless_those_need_them() -> None:
-    other = "SIZE = 4\n\n\ndef test_y():\n    pass\n"
-    files = {**of_body("assert area(2, 3) == 6"), "t/test_y.py": other, "t/data.txt": "def test_text(): pass"}
-    found = expectations(files, [NAME], {})
-    made = make_lineup(files, [NAME], {}, dict.fromkeys(found, (1, 1)), 0).files
-    assert set(made) == {"t/test_x.py", "t/test_y.py"}
-    assert "SIZE = 4" in made["t/test_y.py"] and "test_y()" not in made["t/test_y.py"]
-    files["t/test_x.py"] = f"from .test_y import test_y\n{files['t/test_x.py']}"
-    assert set(make_lineup(files, [NAME], {}, dict.fromkeys(found, (1, 1)), 0).files) == {"t/test_x.py"}
+def test_files_without_a_test_to_repair_lose_their_tests_but_for_what_others_may_need() -> None:
+    other = (
+        "SIZE = 4\n\n\ndef test_y():\n    pass\n\n\ndef test_cases():\n    return [1]\n\n\nCASES = test_cases()\n\n\n"
+        "def test_shared():\n    pass\n"
+    )
+    files = {
+        **of_body("assert test_shared"),
+        "t/test_y.py": other,
+        "t/support.py": "def test_words():\n    pass\n",
+        "t/data.txt": "def test_text(): pass",
+    }
+    made = python.Python().without_tests_beside(files, ["t/test_x.py"])
+    assert set(made) == {"t/test_y.py"}
+    names = {node.name for node in ast.walk(ast.parse(made["t/test_y.py"])) if isinstance(node, ast.FunctionDef)}
+    assert names == {"test_cases", "test_shared", "test_last_of_this_file"} and "SIZE = 4" in made["t/test_y.py"]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
