@@ -1,7 +1,7 @@
 """Does a patch let objects be equal that the gold patch tells apart?
 
 A test that compares objects trusts their equality, which belongs to the code under test: a patch that leaves an
-attribute out of it passes without the repair. So the tests of FAIL_TO_PASS run once more and record which objects they
+attribute out of it passes without the repair. So the tests run once more and record which objects those of FAIL_TO_PASS
 compare inside the sandbox (`Language.record_comparisons`). If the gold patch compares others, it is asked about those
 of the patch: objects with the same content are made beside the gold patch and compared there. A patch that lets objects
 be equal, or orders them, otherwise than the gold patch does has not made them equal by a repair. What cannot be made
