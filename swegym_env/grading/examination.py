@@ -518,9 +518,10 @@ class Examination:
         lineup = self.lineup(dict.fromkeys(found, (1, 1)), alone=alone)
         run = self._run(self.gold, lineup)
         passed = self._outcomes(run, lineup)
-        if not any(passed.get(copy) for copy in lineup.copies if copy.right):  # it may need what is left out
-            alone = False
-            lineup = self.lineup(dict.fromkeys(found, (1, 1)), alone=alone)
+        beside = self.lineup(dict.fromkeys(found, (1, 1)), alone=False)
+        passes_none = not any(passed.get(copy) for copy in lineup.copies if copy.right)
+        if passes_none and beside.files.keys() != lineup.files.keys():  # it may need what is left out
+            alone, lineup = False, beside
             run = self._run(self.gold, lineup)
             passed = self._outcomes(run, lineup)
         # With a decoy, code may run for ever; then also copies say nothing that were to run after it.

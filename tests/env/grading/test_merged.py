@@ -295,6 +295,31 @@ def test_controls_without_copies_run_without_the_tests_that_need_no_repair(
     assert not any("test_norm" in log for log in logs)
 
 
+def test_copies_and_controls_run_beside_other_tests_where_the_gold_patch_needs_what_these_leave_behind(
+    public_directory: Path,
+) -> None:
+    """A test of another file prepares what the copies need, and one of the same file what the controls need."""
+    other = "import os\nimport unittest\n\n\nclass FirstTest(unittest.TestCase):\n    def test_first(self):\n"
+    other += "        os.environ['PLANE'] = '31 47'\n"
+    copied = _OLD.replace("import unittest\n", "import os\nimport unittest\n")
+    copied += "\n    def test_parse(self):\n        self.assertTrue(norm(parse(os.environ['PLANE'])) == 78)\n"
+    single = copied.replace("(os.environ['PLANE'])", "({'test_parse': self.text}[self._testMethodName])")
+    single = single.replace(
+        "    def test_norm(self):\n", "    def test_norm(self):\n        type(self).text = '31 47'\n"
+    )
+    store = LayerStore(public_directory / "layers")
+    for name, tests in (("copied", copied), ("single", single)):
+        task = replace(
+            _TASK,
+            instance_id=f"needing-{name}",
+            test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": tests, "tests/test_first.py": other}),
+            fail_to_pass=(f"{_PLACE}.test_parse",),
+        )
+        options = {"store": store, "backend": "namespace", "scrutiny": Scrutiny(1 / 1000)}
+        verdict = grade(task, _patch(_REWRITE), **options)  # type: ignore[arg-type]
+        assert verdict.resolved and verdict.proof == "controls" and verdict.controls, name
+
+
 def test_tests_that_need_what_others_leave_behind_are_recorded_beside_them(
     public_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
