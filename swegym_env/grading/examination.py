@@ -573,7 +573,7 @@ class Examination:
         unsound: set[str] = set()
         weak: set[str] = set()
         matched: set[str] = set()
-        alone = True
+        without_others = True
         for number in range(runs):
             chosen = [name for name in sources if number in drawn[name]]
             control = self.language.make_control(self.files, chosen, added, secrets.randbits(64)) if chosen else None
@@ -585,10 +585,10 @@ class Examination:
             for name, known in control.guesses.items() if control is not None else ():
                 guess = max(guess, min(known, 2.0 ** -bits.get(name, 0.0)))
             weak |= control.without_value if control is not None else frozenset()
-            wrong, sound = self._wrong_and_sound(files, changed, sources, alone=alone)
-            if sound and alone:  # the gold patch may need what is left out
-                alone = False
-                wrong, sound = self._wrong_and_sound(files, changed, sources, alone=alone)
+            wrong, sound = self._wrong_and_sound(files, changed, sources, alone=without_others)
+            if sound and without_others:  # the gold patch may need what is left out
+                without_others = False
+                wrong, sound = self._wrong_and_sound(files, changed, sources, alone=without_others)
             unsound |= sound.keys()
             wrong = {name: passed for name, passed in wrong.items() if name not in sound}
             if any(wrong.values()):
