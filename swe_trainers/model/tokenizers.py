@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -122,7 +123,7 @@ class HuggingFaceTokenizer:
             )
         self.inner = tokenizer
 
-    @property
+    @cached_property  # servers ask for it at each request, and the vocabulary is copied to find it
     def vocab_size(self) -> int:
         """One more than the largest id, special tokens included: ids may have gaps."""
         return max(self.inner.get_vocab().values()) + 1

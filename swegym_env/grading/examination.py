@@ -514,16 +514,16 @@ class Examination:
         names = matched | frozenset(self.names) if matched & set(self.names) or not matched else matched
         if not found or not self.gold:
             return Probe((), True, names)
-        alone = True
-        lineup = self.lineup(dict.fromkeys(found, (1, 1)), alone=alone)
+        alone, shares = True, dict.fromkeys(found, (1, 1))
+        lineup = self.lineup(shares, alone=alone)
         run = self._run(self.gold, lineup)
         passed = self._outcomes(run, lineup)
-        beside = self.lineup(dict.fromkeys(found, (1, 1)), alone=False)
-        passes_none = not any(passed.get(copy) for copy in lineup.copies if copy.right)
-        if passes_none and beside.files.keys() != lineup.files.keys():  # it may need what is left out
-            alone, lineup = False, beside
-            run = self._run(self.gold, lineup)
-            passed = self._outcomes(run, lineup)
+        if not any(passed.get(copy) for copy in lineup.copies if copy.right):
+            whole = self.lineup(shares, alone=False)
+            if whole.files.keys() != lineup.files.keys():  # it may need what was left out
+                alone, lineup = False, whole
+                run = self._run(self.gold, lineup)
+                passed = self._outcomes(run, lineup)
         # With a decoy, code may run for ever; then also copies say nothing that were to run after it.
         absent = None if run.result is not None and run.result.timed_out else False
         unsound = {copy.expectation for copy in lineup.copies if passed.get(copy, absent) != copy.right}

@@ -121,8 +121,8 @@ _OF_DECOYS = {
         ("_equals_somewhere(", "swegym_inputs.py"),
     )
 }
+_COLLECTED = re.compile(r"test.*\.py|.*_test\.py")  # files in which pytest, unittest and Django's runner look for tests
 # SymPy's runner writes the outcome of a file behind that of its last test, where the harness's parser does not read it.
-_COLLECTED = re.compile(r"test.*\.py|.*_test\.py")  # of these names, pytest, unittest and Django's runner collect tests
 LAST_TEST = "def test_last_of_this_file():\n    pass"
 # Of what a condition asks for: at most so many places, and decoys for each, any of which satisfies a copy.
 _NEXT_TO_IT = 7  # decoys of a number that is searched; both of its neighbours are among them

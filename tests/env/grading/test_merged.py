@@ -117,17 +117,40 @@ def _patch(text: str) -> str:
     return diff(_FILES, {**_FILES, "plane/points.py": text})
 
 
-def _noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A list that grows with each run of tests from now on: whether it has a patch, and whether it is blind."""
-    kinds: list[str] = []
+def _watch(monkeypatch: pytest.MonkeyPatch, note: Callable[[str, bool, Run, str], None]) -> None:
+    """From now on, note each run of tests: the patch, whether it is blind, the result, and the module that made it."""
     run = TaskTests.run
 
     def noted(tests: TaskTests, patch: str, **options: Any) -> Run:
-        kinds.append(f"{'patch' if patch else 'empty'} {'blind' if options.get('blinded') else 'plain'}")
-        return run(tests, patch, **options)
+        made = run(tests, patch, **options)
+        note(patch, bool(options.get("blinded")), made, Path(sys._getframe(1).f_code.co_filename).stem)
+        return made
 
     monkeypatch.setattr(TaskTests, "run", noted)
+
+
+def _noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that grows with each run of tests from now on: whether it has a patch, and whether it is blind."""
+    kinds: list[str] = []
+
+    def note(patch: str, is_blind: bool, _run: Run, _module: str) -> None:
+        kinds.append(f"{'patch' if patch else 'empty'} {'blind' if is_blind else 'plain'}")
+
+    _watch(monkeypatch, note)
     return kinds
+
+
+def _logs_of_further_runs(monkeypatch: pytest.MonkeyPatch, *modules: str) -> list[str]:
+    """A list that grows with the log of each run of tests from now on that one of these modules makes."""
+    logs: list[str] = []
+
+    def note(_patch: str, _is_blind: bool, run: Run, module: str) -> None:
+        if module in modules:
+            assert run.result is not None
+            logs.append(run.result.output)
+
+    _watch(monkeypatch, note)
+    return logs
 
 
 def _summary(verdict: Verdict) -> tuple[object, ...]:
@@ -239,22 +262,6 @@ def test_the_first_verdict_on_the_gold_patch_runs_nothing_twice(
     again = grade(task, task.patch, store=store, backend="namespace")
     assert kinds[4:] == ["patch blind"]
     assert _summary(first) == _summary(again) and first.resolved and first.proof == again.proof == "blind"
-
-
-def _logs_of_further_runs(monkeypatch: pytest.MonkeyPatch, *modules: str) -> list[str]:
-    """A list that grows with the log of each run of tests from now on that one of these modules makes."""
-    logs: list[str] = []
-    run = TaskTests.run
-
-    def noted(tests: TaskTests, patch: str, **options: Any) -> Run:
-        made = run(tests, patch, **options)
-        if Path(sys._getframe(1).f_code.co_filename).stem in modules:
-            assert made.result is not None
-            logs.append(made.result.output)
-        return made
-
-    monkeypatch.setattr(TaskTests, "run", noted)
-    return logs
 
 
 def test_copies_and_recorded_comparisons_run_without_the_tests_that_need_no_repair(

@@ -101,7 +101,7 @@ def test_paired_interval_contains_the_difference_and_is_antisymmetric(a, b, c, d
     [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (10, 2.228), (30, 2.042), (120, 1.980), (499, 1.965)],
 )
 def test_bound_of_students_distribution_matches_the_printed_table(freedom, bound):
-    """Abramowitz and Stegun 1964, table 26.10; the last by the same formula as the normal one in 26.7.5."""
+    """Abramowitz and Stegun 1964, table 26.10; the last figure by its expansion 26.7.5."""
     assert student_t(freedom) == pytest.approx(bound, abs=6e-4)
 
 
