@@ -357,7 +357,7 @@ class RunConfig(Configuration):
         output_dir: folder of the run; a run that is already there is resumed.
         seed: seed of random weights, episodes, sampling and shuffling.
         threads: threads of PyTorch on the CPU; null for its default.
-        max_seconds: no update begins after this time; null: no limit.
+        max_seconds: no update begins after this time, of which evaluations are a part; null: no limit.
         checkpoint_every: updates between checkpoints.
         compare_kernels_every: every so many updates, compute with a second kernel back end too and record the
             differences; 0: never.

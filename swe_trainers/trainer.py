@@ -103,7 +103,7 @@ class Trainer:
             `replaced-N` and start a new run. Functions, models and environments without an id are not compared.
         console: log to the terminal too; only with `output_dir`.
         seed: seed of episodes, sampling and shuffling.
-        max_seconds: no update begins after this time; time before a resume counts too.
+        max_seconds: no update begins after this time; evaluations, and time before a resume, count too.
         pause: when this event is set, training ends after the current update, with a checkpoint; a resumed run
             continues. Of several ranks, the event of the first counts.
         checkpoint_every: updates between checkpoints.
@@ -416,9 +416,11 @@ class Trainer:
         return self._measure is not None or self._evaluation.episodes > 0
 
     def _evaluated(self) -> dict[str, float]:
-        started = time.monotonic()
+        learner, started = self.learner, time.monotonic()
         measured = {f"eval/{name}": value for name, value in self.evaluate().items()}
-        return {**measured, "seconds/evaluate": time.monotonic() - started}
+        took = time.monotonic() - started
+        learner.seconds = broadcast(learner.seconds + took)
+        return {**measured, "seconds/evaluate": took}
 
     def _rollout_metrics(self) -> dict[str, float]:
         """Metrics of the engine, of `info`, of the staleness of tokens, and of rewards before they are replaced."""

@@ -525,6 +525,7 @@ class SWEBenchEnv(TextEpisode[Task]):
             "workdir": workspace.spec.workdir,
             "tools": self._tools,
             "turn_timeout_s": self._turn_timeout_s,
+            "observation_limit": self._observation_limit,
         }
         system_prompt, observation = render_prompt(self._prompt, values)
         certificate = find_certificate(self.task)

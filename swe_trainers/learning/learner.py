@@ -40,7 +40,7 @@ class Learner:
         returns: mean and variance of the discounted returns so far; updated only if rewards are normalised.
         updates: number of updates so far.
         episodes: number of episodes trained on so far, without excluded ones.
-        seconds: seconds of training so far, over all starts of the run.
+        seconds: seconds of training and evaluation so far, over all starts of the run.
     """
 
     model: Policy
@@ -63,6 +63,7 @@ class Learner:
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
             "kl_coefficient": self.kl.coefficient,
+            "first_kl_coefficient": self.kl.first,
             "returns": self.returns.state_dict(),
             "updates": self.updates,
             "episodes": self.episodes,
@@ -92,8 +93,9 @@ class Learner:
         with kept_settings(self.optimizer):
             self.optimizer.load_state_dict(moments)
         self.generator.set_state(state["generator"])
-        if self.kl.target is not None and state["kl_coefficient"]:  # adapted, not a setting
-            self.kl.coefficient = state["kl_coefficient"]
+        is_setting = state.get("first_kl_coefficient", self.kl.first) != self.kl.first  # it was changed for the resume
+        if self.kl.target is not None and state["kl_coefficient"] and not is_setting:
+            self.kl.coefficient = state["kl_coefficient"]  # adapted
         self.returns = RunningMoments(**state.get("returns", {}))  # none in checkpoints of older versions
         self.updates, self.episodes, self.seconds = state["updates"], state["episodes"], state["seconds"]
 

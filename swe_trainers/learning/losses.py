@@ -15,7 +15,7 @@ so that k1 belongs in the reward, k2, k3 and full in the loss, and the rest is r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -262,11 +262,16 @@ class AdaptiveKL:
         coefficient: the current one.
         target: target KL in nats per token; None: the coefficient is constant.
         horizon: number of episodes over which the coefficient changes by its maximum step of 20 %.
+        first: the one with which training began.
     """
 
     coefficient: float
     target: float | None = None
     horizon: int = 1000
+    first: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first = self.coefficient
 
     def observe(self, divergence: float, episodes: int) -> None:
         """Adapt the coefficient after an update that measured `divergence` on `episodes` episodes."""

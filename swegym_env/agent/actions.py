@@ -91,6 +91,8 @@ class ActionFormat:
 
 def as_command(text: str) -> Action:
     """The command `text`; the submission if it is just "submit"; or a message if it can be neither."""
+    if text.count("\r\n") == text.count("\n"):  # if only some lines end so, the command means it
+        text = text.replace("\r\n", "\n")
     text = text.strip("\n")
     if not text.strip():
         return Malformed("The action is empty: write one shell command, or submit. Nothing was run.")

@@ -1,7 +1,8 @@
 """Prompts: Jinja2 templates, shipped or your own.
 
 A prompt is a folder with `system.j2`, `task.j2` or both; a missing one is taken from `default`. The variables of a
-template are `task`, `action_format`, `max_turns`, `turn_timeout_s`, `workdir` and `tools` (a `tools.ToolSet`).
+template are `task`, `action_format`, `max_turns`, `turn_timeout_s`, `observation_limit` (characters), `workdir` and
+`tools` (a `tools.ToolSet`).
 Templates run in Jinja2's sandbox and can extend shipped ones: `{% extends "default/system.j2" %}` with your own
 `{% block role %}` keeps the rest. An empty system prompt is omitted.
 """

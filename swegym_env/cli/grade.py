@@ -215,7 +215,7 @@ def read_predictions(path: Path) -> dict[str, str]:
     An entry is an object with `model_patch` (and `instance_id`), or the patch itself; null is the empty patch.
 
     Raises:
-        ConfigurationError: the file cannot be read, or an entry is malformed; the message names it.
+        ConfigurationError: the file cannot be read, has no entry, or has a malformed one; the message names it.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -234,6 +234,8 @@ def read_predictions(path: Path) -> dict[str, str]:
         if entry["instance_id"] in found:
             raise ConfigurationError(f"{where}: field 'instance_id': {entry['instance_id']!r} comes twice")
         found[entry["instance_id"]] = patch or ""
+    if not found:
+        raise ConfigurationError(f"{path}: has no predictions")
     return found
 
 

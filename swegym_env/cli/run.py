@@ -50,6 +50,7 @@ def add_parser(commands: Any) -> None:
             "Markdown is no syntax here. "
             "On a terminal each command has a prompt, and empty lines are ignored. "
             "--json: the first object is the reset, with the issue as its observation. "
+            "There is no limit of turns. "
             "Exit code: 0 if the work was submitted, resolved or not; 1 if the episode ended otherwise, as where the "
             "agent program crashed; 2 if the machine failed or the request is wrong; 130 after Ctrl-C."
         ),

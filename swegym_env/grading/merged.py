@@ -7,7 +7,7 @@ Otherwise the tests and the lineup run separately, as if there had been no merge
 
 A patch learns from the copies only what a lineup shows anyway: the tests beside them do not contain what is examined
 (`Language.make_merged`), and there is no order of runs to count. Screening may miss a patch that reads. So nothing is
-merged if a copy would contain a value of more than two bits that a blind run hides. If a run without expected values
+merged if a copy would contain a value of more than three bits that a blind run hides. If a run without expected values
 has to find readers, it follows the merged run, and the merged run counts only if the patch passes it. A patch with
 means of forgery, or means to read, that the gold patch does not have is never graded by a merged run.
 
@@ -42,7 +42,7 @@ from swegym_env.tasks.task import Task
 
 __all__ = ["MergedTests", "known_merged_tests", "learn_merged_tests", "may_merge", "run_merged"]
 
-_VERSION = 27
+_VERSION = 28
 _NOTHING = "/tmp/.nothing-is-sent"
 _MOST_LONGER, _MOST_LONGER_S = 0.25, 0.3  # of the time of the blind tests, and seconds
 _TIMED = 3
@@ -50,7 +50,7 @@ _FAR_LONGER = 3.0  # times the blind tests: no other work on the machine explain
 # Tests that take longer are merged from the third patch on that passes: finding out takes up to six runs of them, and
 # each verdict after it takes one run less.
 _SLOW_S, _FEW_PASSED = 10.0, 2
-_GUESSED_BITS = 2.0  # a value of so many is guessed about as well as it is found among its decoys
+_GUESSED_BITS = 3.0  # such as a number of one digit: it is guessed about as well as it is found among its decoys
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ class MergedTests:
         numbers: indices of the expectations that are examined; none if the tests cannot be merged.
         computed: tests that a run without expected values settled, for the patch with which this was found out.
         sent: place of each condition of computed values → what the gold patch sends there, see `Run.computed`.
+        copied_too: places of comparisons that are made outside and have copies, since a blind run does not settle their
+            tests, which would have none.
     """
 
     files: Mapping[str, str]
@@ -72,6 +74,7 @@ class MergedTests:
     numbers: frozenset[int] = frozenset()
     computed: frozenset[str] = frozenset()
     sent: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    copied_too: frozenset[str] = frozenset()
 
     def rewritten(self, task: Task, blind: BlindTests) -> Blinded:
         """The blind tests of one run; if nothing can be blind, tests that send nothing."""
@@ -84,6 +87,7 @@ class MergedTests:
             sure: see `BlindTests.sure`.
         """
         deciding = tuple(one for one in self.probe.deciding if one.number in self.numbers)
+        sure -= self.copied_too
         deciding = drawn(deciding, MOST_COPIES // 4, sure)
         shares = shares_of(deciding, Scrutiny(CHANCE), one_by_one=self.probe.one_by_one, most_copies=MOST_COPIES)
         added, seed = added_lines(task.test_patch), secrets.randbits(64)
@@ -225,9 +229,9 @@ def _read(place: Path, _changed: int) -> MergedTests | None:
         return None
     deciding = tuple(ExpectedValue(frozenset(names), *more) for names, *more in data["deciding"])
     probe = Probe(deciding, data["one_by_one"], frozenset(data["examined"]), data["copy_s"], data["alone"])
-    numbers, computed = (frozenset(data[name]) for name in ("numbers", "computed"))
+    numbers, computed, copied_too = (frozenset(data[name]) for name in ("numbers", "computed", "copied_too"))
     sent = {place: frozenset(contents) for place, contents in data["sent"].items()}
-    return MergedTests(data["files"], tuple(data["names"]), probe, numbers, computed, sent)
+    return MergedTests(data["files"], tuple(data["names"]), probe, numbers, computed, sent, copied_too)
 
 
 def learn_merged_tests(
@@ -281,6 +285,7 @@ def learn_merged_tests(
             "numbers": sorted(merged.numbers),
             "computed": sorted(merged.computed),
             "sent": {place: sorted(contents) for place, contents in merged.sent.items()},
+            "copied_too": sorted(merged.copied_too),
         }
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(place, json.dumps(data))
@@ -304,10 +309,15 @@ def _learned(
     if not numbers:
         return not_merged
     merged = dataclasses.replace(not_merged, numbers=numbers)
-    examined = frozenset().union(*(one.names for one in probe.deciding if one.number in numbers))
+    chosen = [one for one in probe.deciding if one.number in numbers]
+    examined = frozenset().union(*(one.names for one in chosen))
+    elsewhere = frozenset().union(*(one.names for one in chosen if one.place not in blind.sure))
     for _ in range(_TIMED):  # a busy machine is slow now and then
         run, verdict = apart or (blind.run(tests, gold) if blind.pairs else _plain(tests, gold))
         apart = None
+        bare = examined - elsewhere - run.covered
+        copied_too = frozenset(one.place for one in chosen if not bare.isdisjoint(one.names))
+        merged = dataclasses.replace(merged, copied_too=copied_too)
         # What is not the same in every run, or of no known type, would say nothing.
         merged = dataclasses.replace(
             merged, sent={place: all_ for place, all_ in run.computed.items() if "" not in all_}

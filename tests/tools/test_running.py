@@ -230,6 +230,9 @@ def test_run_tests_leaves_out_passing_tests_with_docstrings_whole(run: Run, box:
 def test_run_tests_reports_missing_targets(run: Run) -> None:
     done = run("run_tests tests/test_nowhere.py")
     assert (done.exit_code, done.output) == (2, "run_tests: there is no tests/test_nowhere.py\n")
+    done = run("run_tests tests/test_nowhere.py tests/test_months.py")  # the others run nevertheless
+    assert done.exit_code == 2 and "there is no tests/test_nowhere.py" in done.output
+    assert "[the tests passed]" in done.output
     assert "expected more than 0" in run("run_tests --timeout=0").output
     assert run("SWEGYM_TEST_COMMAND=no-such-program run_tests").exit_code == 127
 

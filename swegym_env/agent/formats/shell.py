@@ -9,8 +9,8 @@ from swegym_env.agent.formats.scanning import Openings, after_reasoning, delimit
 
 __all__ = ["BASH", "EXECUTE", "RAW"]
 
-_OPENING = re.compile(r"^(`{3,8})(?:bash|sh|shell)[ \t]*$", re.MULTILINE)
-_CLOSINGS = {size: re.compile(rf"^`{{{size},}}[ \t]*$", re.MULTILINE) for size in range(3, 9)}
+_OPENING = re.compile(r"^(`{3,8})(?:bash|sh|shell)[ \t]*\r?$", re.MULTILINE)
+_CLOSINGS = {size: re.compile(rf"^`{{{size},}}[ \t]*\r?$", re.MULTILINE) for size in range(3, 9)}
 
 
 def _one_command(blocks: list[str], what: str) -> Action:

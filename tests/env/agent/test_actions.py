@@ -114,6 +114,14 @@ def test_two_commands_in_one_answer_are_rejected():
         assert isinstance(answer, Malformed) or name == "openai", name  # a message is one, whatever follows it
 
 
+@pytest.mark.parametrize("name", ["bash", "execute", "raw"])
+def test_an_answer_may_have_the_line_ends_of_windows(name):
+    written = action_format(name).write("cd lib\nls")
+    assert action_format(name).parse(written.replace("\n", "\r\n") + "\r\n") == Command("cd lib\nls")
+    kept = "printf 'a\r\n' > x\nls"  # only some of its lines end so
+    assert action_format(name).parse(action_format(name).write(kept)) == Command(kept)
+
+
 def test_nul_character_is_rejected():
     assert isinstance(action_format("raw").parse("echo \0"), Malformed)
     assert isinstance(

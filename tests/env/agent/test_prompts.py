@@ -22,7 +22,7 @@ tools_for = functools.cache(load_tools_for)
 def _render(prompt: str, form: str = "execute", tools: str = "bash", max_turns: int | None = 7):
     chosen = action_format(form)
     equipped = tools_for(chosen, tools)
-    limits = {"max_turns": max_turns, "turn_timeout_s": 60.0}
+    limits = {"max_turns": max_turns, "turn_timeout_s": 60.0, "observation_limit": 9876}
     values = {"task": TASK, "action_format": chosen, **limits, "workdir": "/testbed", "tools": equipped}
     return (*render_prompt(prompt, values), chosen, equipped)
 
@@ -40,6 +40,7 @@ def test_default_prompt_describes_task_format_and_tools(form, tools):
     assert "turns" not in _render("default", form, tools, None)[0]
     answer = "call" if chosen.write_call else "action" if form == "search_replace" else "command"
     assert f"After each {answer} you are shown" in system
+    assert "of more than 9876 characters only the beginning and the end" in system
     assert ("bash shell" in system) == ("Commands have no standard input" in system) == equipped.shell
     assert ("with sed" in system) == (equipped.shell and form != "search_replace")
     assert ("by running the code" in task) == equipped.shell

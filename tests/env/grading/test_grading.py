@@ -411,6 +411,8 @@ def test_invalid_input_is_a_one_line_error_with_exit_code_2(
     ("name", "text", "message"),
     [
         ("p.json", "{", "not JSON"),
+        ("p.json", "{}", "has no predictions"),
+        ("p.jsonl", "\n", "has no predictions"),
         ("p.json", "3", "expected a list"),
         ("p.jsonl", '{"model_patch": "x"}', "line 1: field 'instance_id'"),
         (

@@ -449,6 +449,67 @@ def test_where_all_that_decides_is_compared_outside_the_tests_run_once_without_c
     assert not grade(task, _patch(half), store=store, backend="namespace").resolved
 
 
+_OTHER_IN_EACH_RUN = f"""{_OLD}
+    def test_parse(self):
+        self.assertEqual(parse("31 47").x, 31)
+        self.assertIsNotNone(parse("31 47").key("4"))
+
+    def test_parts(self):
+        self.assertEqual(parse("52 68").x, 52)
+        self.assertIsNotNone(parse("52 68").key("6"))
+"""
+_BY_KEY = f"""{_OLD}
+    def test_parse(self):
+        self.assertEqual(norm(parse("-5 -3")), 8)
+
+    def test_parts(self):
+        self.assertIs(parse("68 32").flags()["large"], False)
+        self.assertIs(parse("68 67").flags()["large"], True)
+"""
+_WITH_KEYS = """
+    def key(self, digit):
+        import uuid
+
+        return uuid.uuid4() if digit in str(self.y) else None
+
+    def flags(self):
+        return Flags(self)
+
+
+class Flags:
+    def __init__(self, point):
+        self.items = iter([("large", point.y > 40)])
+
+    def __getitem__(self, name):
+        return dict(self.items)[name]
+"""
+
+
+@pytest.mark.parametrize("tests", [_OTHER_IN_EACH_RUN, _BY_KEY])
+def test_one_run_examines_what_no_run_without_expected_values_could(
+    public_directory: Path, tests: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, gold, rewrite = (
+        {**_FILES, "plane/points.py": text.replace("\n    __hash__ = None\n", f"\n    __hash__ = None\n{_WITH_KEYS}")}
+        for text in (_BUGGY, _GOLD, _REWRITE)
+    )
+    task = replace(
+        _TASK,
+        instance_id="merged-keys",
+        files=files,
+        patch=diff(files, gold),
+        test_patch=diff(files, {**files, "tests/test_points.py": tests}),
+    )
+    store = LayerStore(public_directory / "layers")
+    assert grade(task, task.patch, store=store, backend="namespace").resolved
+    kinds = _noted(monkeypatch)
+    verdict = grade(task, diff(files, rewrite), store=store, backend="namespace")
+    assert (verdict.resolved, verdict.controls > 0, kinds) == (True, True, ["patch blind"])
+    assert _BESIDE in verdict.log
+    half = {**files, "plane/points.py": rewrite["plane/points.py"].replace("*map(int, words)", "int(words[0]), 0")}
+    assert not grade(task, diff(files, half), store=store, backend="namespace").resolved
+
+
 _EQUAL_BY_KEY = """\
 from plane.keys import key, split
 

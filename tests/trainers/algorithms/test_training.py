@@ -118,6 +118,15 @@ def test_finished_stage_does_nothing_when_started_again(tmp_path):
     assert same(first.model.state_dict(), again.model.state_dict())
 
 
+def test_kl_coefficient_that_is_changed_for_the_resume_replaces_the_adapted_one(tmp_path):
+    adapted = ppo_run(tmp_path, 2).state_dict()
+    same, changed = (dataclasses.replace(SETTINGS, kl_coefficient=one).start(Player().model) for one in (0.05, 5.0))
+    same.load_state_dict(adapted)
+    changed.load_state_dict(adapted)
+    assert same.kl.coefficient == adapted["kl_coefficient"] != 0.05
+    assert changed.kl.coefficient == 5.0
+
+
 class Counting(Algorithm):
     """Trains nothing and counts."""
 
@@ -158,6 +167,23 @@ def test_update_and_time_limits_evaluation_interval_and_stopping_callbacks(tmp_p
     updates, evaluated = run("timed", max_seconds=0.025)
     assert updates < 7
     assert evaluated == [0, updates]
+
+
+def test_evaluations_count_as_time_of_the_run(tmp_path):
+    def evaluate(_):
+        time.sleep(0.2)
+        return {"score": 1.0}
+
+    trainer = Trainer(
+        TinyPolicy(),
+        algorithm=Counting(),
+        play=lambda update, attempt: [],
+        evaluate=evaluate,
+        evaluation=EvaluationConfig(every=1),
+        output_dir=tmp_path,
+        max_seconds=0.5,
+    )
+    assert 0 < trainer.train().updates < 4
 
 
 def cloned(model, episodes, settings, directory, updates=None, seed=0):
