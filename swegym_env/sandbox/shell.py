@@ -63,7 +63,8 @@ SHELL_OUTPUT = 8
 # before the functions, which can be read only with the `extglob` that they were written with.
 _SAVE_STATE = (
     f"{{ [[ -f {STATE_FILE} || ! -e {STATE_FILE} ]] || \\command \\rm -rf {STATE_FILE}; "
-    "{ \\builtin declare -p; \\builtin shopt -p; \\builtin declare -f; \\builtin alias -p; \\builtin set +o; } "
+    "{ \\builtin declare -p; \\builtin shopt -p; \\builtin declare -f; \\builtin alias -p; \\builtin set +o; "
+    "\\builtin umask -p; } "
     f">|{STATE_FILE}; }} 2>/dev/null"
 )
 _ABORT_SIGNAL = signal.SIGUSR2

@@ -33,6 +33,7 @@ def test_restore_recovers_files_directory_and_variables(sandbox: Sandbox) -> Non
     ("command", "ask", "answer"),
     [
         ("x=1; set -o noclobber", 'echo "$x"', "1\n"),
+        ("umask 027", "umask", "0027\n"),
         ('shopt -s extglob\nx=1; f() { [ -z "${1##+([0-9])}" ] && case $1 in !(2)) echo f; esac; }', "f 1", "f\n"),
         ("declare() { :; }; alias() { :; }; x=1", 'echo "$x"', "1\n"),
         ("cd /usr; cd /etc", "cd -; pwd", "/usr\n/usr\n"),
