@@ -103,6 +103,9 @@ bench-collecting: setup ## environment steps per second of processor time beside
 bench-layers: setup ## what the repositories of a dataset take on disk, into benchmarks/results/layers.json
 	@$(PY) -m benchmarks.layers $(ARGS)
 
+bench-findings: setup ## the first verdict of a task on another machine, into benchmarks/results/findings.json
+	@$(PY) -m benchmarks.findings $(ARGS)
+
 bench-adapters: setup ## an episode through the back ends of mini-swe-agent, Harbor and verifiers beside ours, into benchmarks/results/adapters.json
 	@scripts/test_adapter.sh peers --make
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.adapters $(ARGS)

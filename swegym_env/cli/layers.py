@@ -23,6 +23,7 @@ from swegym_env.cli.options import (
     show_progress,
 )
 from swegym_env.errors import ConfigurationError, InfrastructureError, LayerError
+from swegym_env.grading.findings import find_findings, keep_findings
 from swegym_env.prepare import prepare_locally
 from swegym_env.sandbox.layers import LayerStore, StoredLayer, disk_bytes
 from swegym_env.sandbox.sharing import import_layer, open_shared_store, share_layer
@@ -98,7 +99,8 @@ def _add_tasks(parser: argparse.ArgumentParser) -> None:
 def _send(arguments: argparse.Namespace) -> int:
     _check(arguments)
     shared, store = open_shared_store(arguments.address), LayerStore()
-    names = _names_of_tasks(arguments, store) if arguments.dataset else arguments.layers or store.travelling()
+    chosen = arguments.layers or store.travelling()
+    names = _names_of_tasks(arguments, store, builds=True) if arguments.dataset else chosen
     if not names:
         raise LayerError(f"no layers that travel under {store.root}. Try: --for DATASET")
 
@@ -116,7 +118,7 @@ def _take(arguments: argparse.Namespace) -> int:
     shared, store = open_shared_store(arguments.address), LayerStore(shared=arguments.address, may_build=False)
     if arguments.dataset:
         before = set(store.travelling())
-        names = [name for name in _names_of_tasks(arguments, store) if name not in before]
+        names = [name for name in _names_of_tasks(arguments, store, builds=False) if name not in before]
     else:
         names = arguments.layers or shared.names()
         before = {name for name in names if store.record(name) is not None}
@@ -179,13 +181,16 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigurationError(f"--{name} has an effect with --for DATASET only")
 
 
-def _names_of_tasks(arguments: argparse.Namespace, store: LayerStore) -> list[str]:
+def _names_of_tasks(arguments: argparse.Namespace, store: LayerStore, *, builds: bool) -> list[str]:
     """The names of the layers that the tasks of a dataset use, and that travel; missing ones are taken or built.
 
+    Args:
+        builds: whether to make layers of what is known of the tasks' tests.
     Raises:
         LayerError: a task cannot be set up.
     """
     tasks = load_chosen(arguments, arguments.dataset)
+    findings = keep_findings if builds else find_findings
     names: dict[str, None] = {}
     with show_progress(len(tasks), "setting up") as advance, ThreadPoolExecutor(arguments.jobs) as pool:
         pending = [
@@ -193,8 +198,9 @@ def _names_of_tasks(arguments: argparse.Namespace, store: LayerStore) -> list[st
             for task in tasks
         ]
         try:
-            for done in pending:
-                names.update(dict.fromkeys(layer.name for layer in done.result().spec.layers))
+            for task, done in zip(tasks, pending, strict=True):
+                known = findings(task, store)
+                names.update(dict.fromkeys(layer.name for layer in (*done.result().spec.layers, known) if layer))
                 advance()
         finally:
             for waiting in pending:

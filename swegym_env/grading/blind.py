@@ -31,7 +31,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import hashlib
 import json
 import math
 import os
@@ -43,7 +42,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swegym_env.files import write_atomically
 from swegym_env.grading.answers import SEARCHES, answers, more_answers
 from swegym_env.grading.bits import GIVEN_BITS, Given, Knowledge, Ledger, leaves, pieces
 from swegym_env.grading.comparisons import (
@@ -58,6 +56,7 @@ from swegym_env.grading.comparisons import (
     plain_value,
     read_records,
 )
+from swegym_env.grading.findings import place_to_read, write_finding
 from swegym_env.grading.tables import Tables, count_names, is_name
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Verdict, names_by_outcome
@@ -65,14 +64,13 @@ from swegym_env.languages import Blinded, Expectation, Merged, language_of
 from swegym_env.long_work import begins
 from swegym_env.repo.patches import parse_patch
 from swegym_env.sandbox.layers import LayerStore
-from swegym_env.tasks.task import Task, task_to_row
+from swegym_env.tasks.task import Task
 
 __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known_blind_tests"]
 
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-_VERSION = 33
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
 _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
@@ -281,7 +279,7 @@ class BlindTests:
         if not self.pairs or not self.inside:
             return frozenset()
         task = tests.task
-        key = _digest(task, computed=self.computed)
+        key = f"{self.computed} {task.digest}"
         with _lock:
             known = _after_others.get(key)
         if known is None:
@@ -693,18 +691,9 @@ _lock = threading.Lock()
 _after_others: dict[str, frozenset[str]] = {}  # task → `BlindTests.failing_after_others`
 
 
-def _digest(task: Task, *, computed: bool) -> str:
-    text = json.dumps([_VERSION, computed, task_to_row(task)], sort_keys=True)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def _place(task: Task, store: LayerStore | None, *, computed: bool) -> Path:
-    return (store or LayerStore()).root.parent / "blind" / f"{_digest(task, computed=computed)}.json"
-
-
 def known_blind_tests(task: Task, store: LayerStore | None, *, computed: bool = False) -> BlindTests | None:
-    """The stored result of `calibrate` for a task on this machine; None if there is none."""
-    place = _place(task, store, computed=computed)
+    """The stored result of `calibrate` for a task; None if there is none."""
+    place = place_to_read(task, store, "computed" if computed else "blind")
     try:
         return _read(place, place.stat().st_mtime_ns)
     except (OSError, ValueError, KeyError, TypeError):
@@ -727,14 +716,14 @@ def _read(place: Path, _changed: int) -> BlindTests:
 def calibrate(tests: TaskTests, gold: str, store: LayerStore | None, *, computed: bool = False) -> BlindTests:
     """Find out which comparisons of a task can be blind, with runs of the gold patch and the empty patch.
 
-    The result is stored beside the layers, for all processes of this machine.
+    The result is stored for later verdicts, see `findings`.
 
     Raises:
         InfrastructureError: the machine failed, or the task's own tests cannot run.
     """
-    place = _place(tests.task, store, computed=computed)
+    kind = "computed" if computed else "blind"
     with _lock:
-        lock = _locks.setdefault(str(place), threading.Lock())
+        lock = _locks.setdefault(f"{(store or LayerStore()).root} {kind} {tests.task.digest}", threading.Lock())
     with lock:
         known = known_blind_tests(tests.task, store, computed=computed)
         if known is not None:
@@ -745,8 +734,7 @@ def calibrate(tests: TaskTests, gold: str, store: LayerStore | None, *, computed
         files = dict(found.files) if pairs else {}
         left, unread, inside = sorted(found.left), sorted(found.open), sorted(found.inside)
         data = {"files": files, "left": left, "pairs": pairs, "open": unread, "computed": computed, "inside": inside}
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(place, json.dumps(data))
+        write_finding(tests.task, store, kind, json.dumps(data))
         return found
 
 

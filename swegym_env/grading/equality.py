@@ -31,14 +31,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from swegym_env.files import write_atomically
 from swegym_env.grading.blind import BlindTests
+from swegym_env.grading.findings import place_to_read, write_finding
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.grading.verdict import UNPROVEN, Verdict
 from swegym_env.languages import Compared, ComparedObjects, Content, Scrutiny, language_of, line_of
 from swegym_env.long_work import begins
 from swegym_env.sandbox.layers import LayerStore
-from swegym_env.tasks.task import task_to_row
 
 __all__ = ["examine_equality"]
 
@@ -47,7 +46,6 @@ _MOST_QUESTIONS, _MOST_CONTROLS, _MOST_MISSING, _MOST_CANDIDATES, _MOST_PLACES =
 _MOST_CHARACTERS = 3_000_000  # of all questions
 _DRAWN, _VARIATIONS = 8, 800  # comparisons that are varied; variations of all
 _FEWEST_DISTINCT, _MOST_WRONG = 8, 1 / 50  # that the gold patch must tell apart; a share of these
-_VERSION = 16
 _ORDERS = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
 _UNKNOWN = frozenset({(None, False)})
 _Answers = dict[Compared, frozenset[tuple[bool | None, bool]]]
@@ -446,13 +444,12 @@ class _Recorder:
         """What a patch of the task itself shows, found out once."""
         blind, task = self.blind, self.tests.task
         left = sorted(blind.left) if blind is not None and blind.pairs else None
-        parts = [_VERSION, self.tests.evaluation.tests, patch, left, self.alone, task_to_row(task)]
-        key = json.dumps(parts, sort_keys=True)
-        name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        place = (self.store or LayerStore()).root.parent / "equality" / f"{name}.json"
+        parts = json.dumps([self.tests.evaluation.tests, patch, left, self.alone])
+        key = hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         with _lock:
-            lock = _locks.setdefault(str(place), threading.Lock())
+            lock = _locks.setdefault(f"{(self.store or LayerStore()).root} {task.digest} {key}", threading.Lock())
         with lock:
+            place = place_to_read(task, self.store, "equality", key)
             try:
                 return _read(place, place.stat().st_mtime_ns)
             except (OSError, ValueError, KeyError, TypeError):
@@ -464,8 +461,7 @@ class _Recorder:
                 "by_test": {test: [asdict(one) for one in each] for test, each in found.objects.by_test.items()},
                 "inside": sorted(found.objects.inside),
             }
-            place.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(place, json.dumps(data))
+            write_finding(task, self.store, "equality", json.dumps(data), key)
             return found
 
     def run(self, patch: str, questions: Sequence[Compared] = (), known: Collection[Compared] = ()) -> _Recorded:

@@ -29,9 +29,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from swegym_env.files import write_atomically
-from swegym_env.grading.blind import BlindTests, _place
+from swegym_env.grading.blind import BlindTests
 from swegym_env.grading.examination import MOST_COPIES, Copied, Examination, Probe, Shares, drawn, shares_of
+from swegym_env.grading.findings import place_to_read, write_finding
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.grading.verdict import NO_TEST, Verdict, names_by_outcome
 from swegym_env.languages import CHANCE, Blinded, Copy, ExpectedValue, Merged, Scrutiny, language_of
@@ -42,7 +42,6 @@ from swegym_env.tasks.task import Task
 
 __all__ = ["MergedTests", "known_merged_tests", "learn_merged_tests", "may_merge", "run_merged"]
 
-_VERSION = 28
 _NOTHING = "/tmp/.nothing-is-sent"
 _MOST_LONGER, _MOST_LONGER_S = 0.25, 0.3  # of the time of the blind tests, and seconds
 _TIMED = 3
@@ -202,8 +201,8 @@ def _as_a_whole(task: Task, verdict: Verdict, merged: Merged, passed: Mapping[Co
     )
 
 
-_locks: dict[Path, threading.Lock] = {}
-_passed: Counter[Path] = Counter()  # record of a task → patches that passed in this process, until it is made
+_locks: dict[str, threading.Lock] = {}
+_passed: Counter[str] = Counter()  # store and task → patches that passed in this process, until it is made
 _lock = threading.Lock()
 
 
@@ -212,7 +211,7 @@ def known_merged_tests(tests: TaskTests, gold: str, store: LayerStore | None) ->
 
     The task's probe is loaded with it.
     """
-    place = _record(tests.task, store)
+    place = place_to_read(tests.task, store, "merged")
     try:
         merged = _read(place, place.stat().st_mtime_ns)
     except (OSError, ValueError, KeyError, TypeError):
@@ -225,8 +224,6 @@ def known_merged_tests(tests: TaskTests, gold: str, store: LayerStore | None) ->
 @lru_cache(maxsize=256)
 def _read(place: Path, _changed: int) -> MergedTests | None:
     data = json.loads(place.read_text(encoding="utf-8"))
-    if data["version"] != _VERSION:
-        return None
     deciding = tuple(ExpectedValue(frozenset(names), *more) for names, *more in data["deciding"])
     probe = Probe(deciding, data["one_by_one"], frozenset(data["examined"]), data["copy_s"], data["alone"])
     numbers, computed, copied_too = (frozenset(data[name]) for name in ("numbers", "computed", "copied_too"))
@@ -259,7 +256,7 @@ def learn_merged_tests(
     Raises:
         InfrastructureError: as `TaskTests.run`.
     """
-    place = _record(tests.task, store)
+    place = f"{(store or LayerStore()).root} {tests.task.digest}"
     with _lock:
         lock = _locks.setdefault(place, threading.Lock())
     with lock:
@@ -274,7 +271,6 @@ def learn_merged_tests(
         merged = _learned(tests, gold, blind, files, names, test_s, computed, apart)
         probe = merged.probe
         data = {
-            "version": _VERSION,
             "files": dict(files),
             "names": names,
             "deciding": [[sorted(one.names), *dataclasses.astuple(one)[1:]] for one in probe.deciding],
@@ -287,8 +283,7 @@ def learn_merged_tests(
             "sent": {place: sorted(contents) for place, contents in merged.sent.items()},
             "copied_too": sorted(merged.copied_too),
         }
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(place, json.dumps(data))
+        write_finding(tests.task, store, "merged", json.dumps(data))
 
 
 def _learned(
@@ -348,7 +343,3 @@ def _examination(
     tests: TaskTests, gold: str, files: Mapping[str, str], names: tuple[str, ...], test_s: float
 ) -> Examination:
     return Examination(tests, language_of(tests.task), gold, gold, files, names, test_s)
-
-
-def _record(task: Task, store: LayerStore | None) -> Path:
-    return _place(task, store, computed=False).with_suffix(".merged.json")

@@ -65,7 +65,7 @@ __all__ = [
 TRAVELLING = frozenset(
     (
         *("repository", "submodule", "interpreter", "node", "programs"),
-        *("environment", "installation", "setup", "installed-tools"),
+        *("environment", "installation", "setup", "installed-tools", "findings"),
     )
 )
 """The kinds of layers that may be taken from a shared store: costly to build, and the same on every machine."""

@@ -1,0 +1,109 @@
+"""What the first verdict on a task finds out about its tests, kept for later verdicts and for other machines.
+
+How the tests run blind, which values decide and what the tests compare is found out by runs of the gold patch and the
+base commit: about nine runs of the tests. Each finding is one file of JSON in a directory of the task beside the
+layers. `keep_findings` makes a layer of them, which travels like others; what this machine has not found out is read
+from that layer, if a shared store has it.
+
+Findings contain expected values. They are no part of any sandbox.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from pathlib import Path
+
+from swegym_env.errors import LayerError
+from swegym_env.files import write_atomically
+from swegym_env.sandbox.layers import LayerStore, Provenance, system_of
+from swegym_env.tasks.task import Task
+
+__all__ = ["VERSIONS", "find_findings", "keep_findings", "place_to_read", "write_finding"]
+
+VERSIONS = {"blind": 33, "computed": 33, "merged": 28, "equality": 17}
+"""Kind of finding → a number that changes with what such a finding contains, or with how it is made."""
+
+_log = logging.getLogger(__name__)
+_layers: dict[tuple[Path, str, str], Path | None] = {}  # root and address of a store, digest of a task → the layer
+_lock = threading.Lock()
+
+
+def place_to_read(task: Task, store: LayerStore | None, kind: str, key: str = "") -> Path:
+    """The file with a finding: that of this machine, else that in the task's layer, which may have to be taken.
+
+    It does not exist if the finding is not known.
+
+    Args:
+        store: of the layers; None: that of this machine.
+        kind: see `VERSIONS`.
+        key: which finding, where a task has several of a kind.
+    """
+    store = store or LayerStore()
+    own = _directory(task, store) / _name(kind, key)
+    if own.exists():
+        return own
+    asked = store.root, store.address, task.digest
+    with _lock:
+        is_known, layer = asked in _layers, _layers.get(asked)
+    if not is_known:
+        try:
+            layer = find_findings(task, store)
+        except LayerError as error:
+            _log.warning("%s: what other machines know of its tests is not used: %s", task.instance_id, error)
+        with _lock:
+            _layers[asked] = layer
+    return layer / own.name if layer is not None else own
+
+
+def write_finding(task: Task, store: LayerStore | None, kind: str, text: str, key: str = "") -> None:
+    """Keep a finding on this machine; see `place_to_read`."""
+    directory = _directory(task, store or LayerStore())
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(directory / _name(kind, key), text)
+
+
+def find_findings(task: Task, store: LayerStore) -> Path | None:
+    """The layer with what is known of a task's tests, if this or the shared store has it.
+
+    Raises:
+        LayerError: the shared store does not answer, or the layer is refused.
+    """
+    return store.find(_key(task), _provenance(task))
+
+
+def keep_findings(task: Task, store: LayerStore) -> Path | None:
+    """The layer with what is known of a task's tests, made of the findings of this machine if there is none.
+
+    It is made once: what is found out after that stays on this machine. None if nothing is known.
+
+    Raises:
+        LayerError: as `LayerStore.get_or_build`.
+    """
+    kinds = tuple(f"{kind}-{version}" for kind, version in VERSIONS.items())
+    own = [place for place in _directory(task, store).glob("*.json") if place.name.startswith(kinds)]
+
+    def copy(layer: Path) -> None:
+        for place in own:
+            shutil.copyfile(place, layer / place.name)
+            (layer / place.name).chmod(0o600)
+
+    return store.get_or_build(_key(task), copy, _provenance(task)) if own else find_findings(task, store)
+
+
+def _directory(task: Task, store: LayerStore) -> Path:
+    return store.root.parent / "findings" / task.digest
+
+
+def _name(kind: str, key: str) -> str:
+    return f"{kind}-{VERSIONS[kind]}{'-' if key else ''}{key}.json"
+
+
+def _key(task: Task) -> tuple[str, ...]:
+    versions = ",".join(f"{kind}-{version}" for kind, version in VERSIONS.items())
+    return "findings", versions, system_of(task.image), task.digest
+
+
+def _provenance(task: Task) -> Provenance:
+    return Provenance(requires=system_of(task.image))
