@@ -76,6 +76,7 @@ _USE_NOTED_EVERY_S = 24 * 3600.0
 _LEASE_S, _HEARTBEAT_S = 120.0, 15.0  # NFS may show another machine's heartbeat up to a minute late
 _OPAQUE = ("user.overlay.opaque", "user.fuseoverlayfs.opaque", "trusted.overlay.opaque")
 _UNWRITTEN_S = 60.0  # age at which an empty lock file is a crash's, not one that its holder is about to write
+_ABANDONED_S = 24 * 3600.0  # since a lock was renewed, wherever its holder was
 
 
 @dataclass(frozen=True)
@@ -286,8 +287,9 @@ class LayerStore:
             with suppress(TimeoutError), self._lock(name, timeout_s=0):  # a lock that can be had has no living holder
                 for temporary in temporaries:
                     if temporary.name.rpartition(".")[0] == name:
-                        remove_tree(temporary)
-                        removed.append(temporary)
+                        with suppress(FileNotFoundError):  # its builder has ended meanwhile
+                            remove_tree(self.withdraw(temporary))  # a builder that was suspended cannot publish the rest
+                            removed.append(temporary)
         remove_unused(self.root / ".files")
         return tuple(removed)
 
@@ -351,11 +353,18 @@ class LayerStore:
 
         path = self.root / ".locks" / name
         path.parent.mkdir(exist_ok=True)
-        with suppress(FileNotFoundError):
-            status = path.stat()
-            if not status.st_size and time.time() - status.st_mtime > _UNWRITTEN_S:
-                path.unlink()  # the machine crashed at this moment; filelock never takes over an empty file
-        with SoftFileLease(path, timeout=timeout_s, lease_duration=_LEASE_S, heartbeat_interval=_HEARTBEAT_S):
+
+        def drop_abandoned() -> bool:
+            """Remove a lock file that filelock would never take over; False: go on waiting."""
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                if time.time() - status.st_mtime > (_ABANDONED_S if status.st_size else _UNWRITTEN_S):
+                    path.unlink()
+            return False
+
+        drop_abandoned()
+        lease = SoftFileLease(path, lease_duration=_LEASE_S, heartbeat_interval=_HEARTBEAT_S)
+        with lease.acquire(timeout=timeout_s, cancel_check=drop_abandoned):
             yield
 
     def publish(self, temporary: Path, path: Path) -> None:

@@ -188,6 +188,29 @@ def test_an_empty_lock_file_is_left_alone_while_it_is_new(store: LayerStore) -> 
     assert not lock.exists()
 
 
+def test_a_builder_waits_for_an_empty_lock_file_no_longer_than_it_is_new(
+    store: LayerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "_UNWRITTEN_S", 0.5)
+    lock = store.root / ".locks" / store.path_of(KEY).name
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    waiting = threading.Thread(target=lambda: store.get_or_build(KEY, lambda _: None), daemon=True)
+    waiting.start()
+    waiting.join(10)
+    assert store.path_of(KEY).is_dir()
+
+
+def test_a_lock_of_another_machine_that_was_not_renewed_for_a_day_is_garbage(store: LayerStore) -> None:
+    with builder(store, *_ON_ANOTHER_MACHINE) as other:
+        kill(other)
+    assert store.collect_garbage() == ()
+    (lock,) = (store.root / ".locks").iterdir()
+    os.utime(lock, (1_000_000_000, 1_000_000_000))
+    assert len(store.collect_garbage()) == 1
+    assert [list((store.root / place).iterdir()) for place in (".locks", ".building")] == [[], []]
+
+
 def test_layers_not_used_for_long_are_removed_on_request(store: LayerStore) -> None:
     old = store.get_or_build(("kind", "old"), lambda layer: (layer / "f").touch())
     new = store.get_or_build(("kind", "new"), lambda layer: (layer / "f").touch())
