@@ -283,19 +283,29 @@ class LayerStore:
         removed: list[Path] = []
         temporaries = entries(self.root / ".building")
         names = {temporary.name.rpartition(".")[0] for temporary in temporaries}
-        for name in sorted(names.union(lock.name for lock in entries(self.root / ".locks"))):
+        names.update(lock.name for lock in entries(self.root / ".locks"))
+        known = {place.stem for place in entries(self.root / ".records") if not place.name.startswith(".")}
+        known.update(place.name for place in entries(self.root / ".uses") if place.is_file())
+        names.update(name for name in known if not (self.root / name).is_dir())
+        for name in sorted(names):
             with suppress(TimeoutError), self._lock(name, timeout_s=0):  # a lock that can be had has no living holder
                 for temporary in temporaries:
                     if temporary.name.rpartition(".")[0] == name:
                         with suppress(FileNotFoundError):  # its builder has ended meanwhile
-                            remove_tree(self.withdraw(temporary))  # a builder that was suspended cannot publish the rest
+                            remove_tree(self.withdraw(temporary))  # a suspended builder cannot publish the rest
                             removed.append(temporary)
+                if name in known and not (self.root / name).is_dir():
+                    self._forget(name)
         remove_unused(self.root / ".files")
         return tuple(removed)
 
     def layers(self) -> list[StoredLayer]:
         """All layers, the least recently used first."""
-        found = [StoredLayer(path, self._last_use(path)) for path in entries(self.root) if path.name[0] != "."]
+        found = []
+        for path in entries(self.root):
+            if not path.name.startswith("."):
+                with suppress(FileNotFoundError):  # another process removes it
+                    found.append(StoredLayer(path, self._last_use(path)))
         return sorted(found, key=lambda layer: layer.last_used)
 
     def _last_use(self, layer: Path) -> float:
@@ -319,13 +329,29 @@ class LayerStore:
         oldest = time.time() - max(seconds, 2 * _USE_NOTED_EVERY_S)
         return [layer for layer in self.layers() if layer.last_used < oldest]
 
-    def remove(self, layers: Iterable[StoredLayer]) -> None:
-        """Remove layers; no sandbox may be running on them."""
+    def remove(self, layers: Iterable[StoredLayer]) -> list[StoredLayer]:
+        """Remove layers that were not used since they were listed; no sandbox may be running on them.
+
+        Returns:
+            Those that were removed, by this or another process.
+        """
+        removed = []
         for layer in layers:
-            remove_tree(self.withdraw(layer.path))
-            for place in (".records", f"{layer.path.name}.json"), (".uses", layer.path.name):
-                self.root.joinpath(*place).unlink(missing_ok=True)
+            name = layer.path.name
+            with self._lock(name), suppress(FileNotFoundError):  # another process removed it meanwhile
+                if self._last_use(layer.path) != layer.last_used:
+                    continue
+                doomed = self.withdraw(layer.path)
+                self._forget(name)
+                remove_tree(doomed)
+            removed.append(layer)
         remove_unused(self.root / ".files")
+        return removed
+
+    def _forget(self, name: str) -> None:
+        """Remove what is known of a layer that is gone."""
+        for place in (".records", f"{name}.json"), (".uses", name):
+            self.root.joinpath(*place).unlink(missing_ok=True)
 
     @contextmanager
     def building(self, name: str) -> Iterator[Path]:
@@ -393,10 +419,11 @@ def disk_bytes(tree: Path, counted: set[tuple[int, int]] | None = None) -> int:
     total = 0
     for directory, _, files in os.walk(tree):
         for place in (directory, *(os.path.join(directory, name) for name in files)):
-            status = os.lstat(place)
-            if (status.st_dev, status.st_ino) not in counted:
-                counted.add((status.st_dev, status.st_ino))
-                total += status.st_blocks * 512
+            with suppress(FileNotFoundError):  # removed meanwhile
+                status = os.lstat(place)
+                if (status.st_dev, status.st_ino) not in counted:
+                    counted.add((status.st_dev, status.st_ino))
+                    total += status.st_blocks * 512
     return total
 
 

@@ -17,7 +17,7 @@ from benchmarks.waiting import wait_until
 from swegym_env.errors import LayerError
 from swegym_env.sandbox import layers
 from swegym_env.sandbox.identity import sandbox_user
-from swegym_env.sandbox.layers import LayerStore, disk_bytes
+from swegym_env.sandbox.layers import LayerStore, Provenance, disk_bytes
 from swegym_env.sandbox.linux.files import remove_tree
 from swegym_env.sandbox.linux.processes import descendants
 
@@ -222,6 +222,57 @@ def test_layers_not_used_for_long_are_removed_on_request(store: LayerStore) -> N
     assert store.unused_for(7 * 24 * 3600) == []
     assert new.is_dir()
     assert not old.exists()
+
+
+def test_a_layer_that_is_used_after_it_was_listed_is_not_removed(store: LayerStore) -> None:
+    path = store.get_or_build(KEY, lambda layer: (layer / "f").touch())
+    os.utime(store.root / ".uses" / path.name, (1_000_000_000, 1_000_000_000))
+    unused = store.unused_for(7 * 24 * 3600)
+    LayerStore(store.root).get_or_build(KEY, lambda _: None)
+    assert store.remove(unused) == []
+    assert (path / "f").exists()
+
+
+def test_several_may_list_and_remove_layers_at_once(store: LayerStore) -> None:
+    def build(layer: Path) -> None:
+        for number in range(20):
+            (layer / str(number)).mkdir()
+
+    def turn(_: int) -> None:
+        for number in range(30):
+            mine = LayerStore(store.root)
+            mine.get_or_build(("kind", str(number % 3)), build)
+            for layer in mine.layers():
+                disk_bytes(layer.path)
+            mine.remove(mine.layers())
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(turn, range(4)))
+    assert store.layers() == []
+
+
+def test_what_is_known_of_a_layer_outlives_the_removal_of_the_one_before(store: LayerStore) -> None:
+    key = ("repository", "some/thing")
+
+    def build_many(layer: Path) -> None:
+        for number in range(20_000):
+            (layer / str(number)).touch()
+
+    path = store.get_or_build(key, build_many, Provenance())
+    with ThreadPoolExecutor(1) as pool:
+        removed = pool.submit(store.remove, store.layers())
+        assert wait_until(lambda: not path.is_dir(), 10)
+        store.get_or_build(key, lambda layer: (layer / "f").touch(), Provenance())
+        removed.result()
+    assert store.record(path.name) is not None
+
+
+def test_what_is_known_of_layers_that_are_gone_is_garbage(store: LayerStore) -> None:
+    paths = [store.get_or_build(("repository", name), lambda _: None, Provenance()) for name in "ab"]
+    remove_tree(paths[0])
+    store.collect_garbage()
+    assert [place.stem for place in (store.root / ".records").iterdir()] == [paths[1].name]
+    assert [place.name for place in (store.root / ".uses").iterdir()] == [paths[1].name]
 
 
 def test_using_a_layer_keeps_it_from_being_collected(store: LayerStore) -> None:
