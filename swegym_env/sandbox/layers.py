@@ -309,10 +309,13 @@ class LayerStore:
         return sorted(found, key=lambda layer: layer.last_used)
 
     def _last_use(self, layer: Path) -> float:
+        return self._noted_use(layer.name) or layer.stat().st_atime
+
+    def _noted_use(self, name: str) -> float:
         try:
-            return (self.root / ".uses" / layer.name).stat().st_mtime
+            return (self.root / ".uses" / name).stat().st_mtime
         except FileNotFoundError:  # its uses were not noted: it is older than they are
-            return layer.stat().st_atime
+            return 0.0
 
     def _note_use(self, name: str) -> None:
         """Note that a layer is used, once a day. Reading a directory changes its own times on some mounts only."""
@@ -339,7 +342,7 @@ class LayerStore:
         for layer in layers:
             name = layer.path.name
             with self._lock(name), suppress(FileNotFoundError):  # another process removed it meanwhile
-                if self._last_use(layer.path) != layer.last_used:
+                if self._noted_use(name) > layer.last_used:
                     continue
                 doomed = self.withdraw(layer.path)
                 self._forget(name)

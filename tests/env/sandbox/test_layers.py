@@ -233,6 +233,16 @@ def test_a_layer_that_is_used_after_it_was_listed_is_not_removed(store: LayerSto
     assert (path / "f").exists()
 
 
+def test_adding_up_the_bytes_of_a_layer_is_no_use(store: LayerStore) -> None:
+    path = store.get_or_build(KEY, lambda layer: (layer / "f").touch())
+    (store.root / ".uses" / path.name).unlink()  # of a layer that is older than these notes
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    unused = store.unused_for(7 * 24 * 3600)
+    assert disk_bytes(path) > 0
+    assert store.remove(unused) == unused
+    assert not path.exists()
+
+
 def test_several_may_list_and_remove_layers_at_once(store: LayerStore) -> None:
     def build(layer: Path) -> None:
         for number in range(20):
