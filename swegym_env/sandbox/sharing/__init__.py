@@ -81,7 +81,8 @@ def pack_layer(store: LayerStore, name: str, blob: Path) -> Manifest:
     if record is None:
         raise LayerError(f"{name}: no such layer under {store.root}, or one that does not travel")
     layer = store.root / name
-    pack(layer, blob)
+    opaque = tuple(_opaque_directories(layer))
+    pack(layer, blob)  # after that: it fails if the layer has been removed meanwhile
     tree = read_tree(blob)
     manifest = Manifest(
         key=record.key,
@@ -89,7 +90,7 @@ def pack_layer(store: LayerStore, name: str, blob: Path) -> Manifest:
         size_bytes=blob.stat().st_size,
         unpacked_bytes=tree.size_bytes,
         entries=tree.entries,
-        opaque=tuple(_opaque_directories(layer)),
+        opaque=opaque,
         provenance=record.provenance,
         made_by={"swegym": __version__, "mksquashfs": packer_version()},
     )

@@ -107,9 +107,10 @@ def pack(directory: Path, image: Path) -> None:
     """
     packer_version()
     plain = ("-noappend", "-no-progress", "-no-xattrs", "-no-exports", "-no-hardlinks", "-all-root", "-mkfs-time", "0")
+    strict = ("-exit-on-error",)  # otherwise a file that cannot be read is packed as an empty one
     compressed = ("-comp", "gzip", "-Xcompression-level", "6", "-b", "131072")
     done = subprocess.run(
-        ["mksquashfs", str(directory), str(image), *plain, *compressed],
+        ["mksquashfs", str(directory), str(image), *plain, *strict, *compressed],
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,

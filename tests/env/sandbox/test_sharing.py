@@ -16,6 +16,7 @@ import subprocess
 import sys
 import urllib.parse
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -334,6 +335,23 @@ def test_a_layer_that_would_be_refused_is_not_sent(store: LayerStore, tmp_path: 
     with pytest.raises(LayerError, match="'su': set-uid"):
         share_layer(store, NAME, shared)
     assert shared.names() == []
+
+
+def test_a_layer_that_is_removed_while_it_is_packed_is_not_sent(store: LayerStore, tmp_path: Path) -> None:
+    def build(layer: Path) -> None:
+        (layer / "testbed/.git").mkdir(parents=True)
+        mark_opaque(layer / "testbed/.git")
+        for number in range(500):
+            (layer / str(number)).write_bytes(random.Random(number).randbytes(40_000))
+
+    store.get_or_build(KEY, build, Provenance())
+    blob = tmp_path / "blob"
+    with ThreadPoolExecutor(1) as pool:
+        packed = pool.submit(pack_layer, store, NAME, blob)
+        wait_until(blob.exists, patience_s=30)  # before a file is read
+        store.remove(store.layers())
+        with pytest.raises(LayerError, match="mksquashfs cannot pack it"):
+            packed.result()
 
 
 def test_whatever_the_bytes_are_unpacking_ends_in_files_below_the_target_or_in_an_error(tmp_path: Path) -> None:
