@@ -34,7 +34,7 @@ def read_index(text: bytes, place: str) -> list[str]:
     try:
         names = json.loads(text)["layers"]
         return sorted(str(name) for name in names)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise LayerError(f"{place}: its index.json is no list of layers: {error!r}") from error
 
 

@@ -169,7 +169,7 @@ def _digest(content: bytes) -> str:
 def _parsed(text: bytes, url: str) -> dict[str, Any]:
     try:
         answer = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LayerError(f"{url}: expected JSON, got {text[:100]!r}") from error
     if not isinstance(answer, dict):
         raise LayerError(f"{url}: expected an object, got {text[:100]!r}")

@@ -83,7 +83,11 @@ class Tree:
     def kind_of(self, path: str) -> int:
         """The type of `path`, relative to the root, as in a mode (`stat.S_IFDIR`, …); 0 if there is no such name."""
         entry: _Entry | None = self.root
-        for part in os.fsencode(path).split(b"/"):
+        try:
+            parts = os.fsencode(path).split(b"/")
+        except UnicodeEncodeError:  # a lone surrogate, which is in no name
+            return 0
+        for part in parts:
             entry = entry.children.get(part) if entry is not None else None
         return 0 if entry is None else stat.S_IFMT(entry.mode)
 

@@ -311,6 +311,7 @@ def test_a_manifest_that_does_not_fit_is_refused(folder: Path, empty: Path, tmp_
         ({"digest": "../../../etc/passwd"}, "expected a SHA-256 digest"),
         ({"key": ("environment", "another")}, "its key is that of another layer"),
         ({"size_bytes": -1}, "expected three sizes"),
+        ({"opaque": ("testbed/\ud800",)}, "'testbed/\\ud800' may not hide"),
     ):
         plant(folder, blob)
         plant(folder, blob, **changes)
@@ -326,6 +327,9 @@ def test_a_manifest_that_does_not_fit_is_refused(folder: Path, empty: Path, tmp_
     (folder / "layers" / f"{name}.json").write_text(manifest.replace(NAME, name))
     with pytest.raises(LayerError, match="refused"):
         import_layer(LayerStore(empty, shared=str(folder)), open_shared_store(str(folder)), name)
+    (folder / "layers" / f"{NAME}.json").write_text("[" * 200_000)
+    with pytest.raises(LayerError, match="refused: maximum recursion depth"):
+        take(folder, empty)
 
 
 def test_a_layer_that_would_be_refused_is_not_sent(store: LayerStore, tmp_path: Path) -> None:
