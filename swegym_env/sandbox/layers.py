@@ -198,12 +198,12 @@ class LayerStore:
         assert provenance is None or key[0] in TRAVELLING
         path = self.path_of(key)
         taken = False
-        if not path.is_dir():
-            if builder is None and not self.address:
-                return None
-            if builder is not None and provenance is not None:
-                begins()
-            try:
+        try:
+            if not path.is_dir():
+                if builder is None and not self.address:
+                    return None
+                if builder is not None and provenance is not None:
+                    begins()
                 with self.building(path.name) as temporary:
                     if not path.is_dir():
                         taken = provenance is not None and self._take(key, provenance, temporary)
@@ -216,12 +216,12 @@ class LayerStore:
                         if key[0] in _WITH_EQUAL_FILES:
                             link_equal_files(temporary, self.root / ".files")
                         self.publish(temporary, path)
-            except OSError as error:
-                prune = "Try: swegym layers prune --unused-for 30, or another $SWEGYM_WORKDIR"
-                hint = prune if is_full(error) else "Try: another $SWEGYM_WORKDIR"
-                raise LayerError(f"layer {path.name} cannot be built under {self.root}: {error}. {hint}") from error
-        if provenance is not None:
-            self._write_record(path.name, LayerRecord(key, provenance, taken))
+            if provenance is not None:
+                self._write_record(path.name, LayerRecord(key, provenance, taken))
+        except OSError as error:
+            prune = "Try: swegym layers prune --unused-for 30, or another $SWEGYM_WORKDIR"
+            hint = prune if is_full(error) else "Try: another $SWEGYM_WORKDIR"
+            raise LayerError(f"layer {path.name} cannot be built under {self.root}: {error}. {hint}") from error
         self._note_use(path.name)
         self._known[key] = path
         return path
@@ -239,10 +239,13 @@ class LayerStore:
         place = self.root / ".records" / f"{name}.json"
         if place.exists():
             return
-        with suppress(PermissionError):  # of a store that belongs to another user
+        fields = {"key": record.key, "parents": record.provenance.parents, "requires": record.provenance.requires}
+        try:
             place.parent.mkdir(exist_ok=True)
-            fields = {"key": record.key, "parents": record.provenance.parents, "requires": record.provenance.requires}
             write_atomically(place, json.dumps({**fields, "taken": record.taken}) + "\n")
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):  # of another user, or read-only
+                raise
 
     def record(self, name: str) -> LayerRecord | None:
         """What is known of a layer; None if this store does not have it, or it does not travel."""

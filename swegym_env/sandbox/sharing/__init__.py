@@ -23,6 +23,7 @@ from pathlib import Path
 
 from swegym_env import __version__
 from swegym_env.errors import ConfigurationError, LayerError
+from swegym_env.files import is_full
 from swegym_env.registry import resolve
 from swegym_env.sandbox.layers import LayerStore, Provenance, layer_name, mark_opaque, system_of
 from swegym_env.sandbox.sharing.api import Manifest, SharedStore
@@ -195,6 +196,7 @@ def _download(shared: SharedStore, manifest: Manifest, blob: Path) -> None:
     Raises:
         LayerError: it cannot be had; what was received stays for the next attempt. Or it has another digest; then it is
             removed.
+        OSError: the disk is full; then it is removed, too.
     """
     resumed = blob.is_file() and blob.stat().st_size > 0
     for attempt in range(_RETRIES + 1):
@@ -203,6 +205,9 @@ def _download(shared: SharedStore, manifest: Manifest, blob: Path) -> None:
             _receive(shared, manifest, blob, begun)
             break
         except (OSError, HTTPException, LayerError) as error:
+            if isinstance(error, OSError) and is_full(error):
+                blob.unlink(missing_ok=True)  # everything else on the disk needs its space
+                raise
             moved = blob.is_file() and blob.stat().st_size > begun
             if attempt == _RETRIES or not moved:
                 raise LayerError(f"{shared.address}: {manifest.name} cannot be received: {error}") from error

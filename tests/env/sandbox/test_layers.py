@@ -299,6 +299,19 @@ def test_a_store_that_cannot_be_written_is_a_layer_error(store: LayerStore) -> N
         LayerStore(store.root.parent / "file" / "layers").get_or_build(KEY, lambda _: None)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user cannot mount a file system: run as root")
+def test_a_layer_of_a_store_that_cannot_be_written_any_more_is_used(store: LayerStore) -> None:
+    store.root.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "none", store.root], check=True)
+    try:
+        path = store.get_or_build(("repository", "a"), lambda layer: (layer / "f").touch(), Provenance())
+        (store.root / ".records" / f"{path.name}.json").unlink()
+        subprocess.run(["mount", "-o", "remount,ro", store.root], check=True)
+        assert LayerStore(store.root).find(("repository", "a"), Provenance()) == path
+    finally:
+        subprocess.run(["umount", "--lazy", store.root], check=True)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="who is not root is the sandboxes' user too; run as root to see it")
 def test_a_store_closed_to_the_sandbox_user_is_a_layer_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)

@@ -467,6 +467,18 @@ def test_a_connection_that_breaks_is_taken_up_again(folder: Path, empty: Path) -
         assert len(server.ranges) == 3 and 0 == server.ranges[0] < server.ranges[1] < server.ranges[2]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user cannot mount a file system: run as root")
+def test_a_download_that_fills_the_disk_is_removed(folder: Path, empty: Path) -> None:
+    empty.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=755", "none", empty], check=True)
+    try:
+        with pytest.raises(LayerError, match=r"No space left on device\. Try: swegym layers prune"):
+            take(folder, empty)
+        assert left_over(empty) == []
+    finally:
+        subprocess.run(["umount", "--lazy", empty], check=True)
+
+
 def test_processes_that_take_one_layer_at_once_receive_it_once(folder: Path, empty: Path) -> None:
     with serving_files(folder) as server:
         server.slow_s = 0.02
