@@ -8,6 +8,7 @@ a store decides what the tasks of its users run.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -25,7 +26,7 @@ from swegym_env import __version__
 from swegym_env.errors import ConfigurationError, LayerError
 from swegym_env.files import is_full
 from swegym_env.registry import resolve
-from swegym_env.sandbox.layers import LayerStore, Provenance, layer_name, mark_opaque, system_of
+from swegym_env.sandbox.layers import LayerRecord, LayerStore, Provenance, layer_name, mark_opaque, system_of
 from swegym_env.sandbox.sharing.api import Manifest, SharedStore
 from swegym_env.sandbox.sharing.squashfs import Tree, pack, packer_version, read_tree, unpack
 
@@ -78,9 +79,7 @@ def pack_layer(store: LayerStore, name: str, blob: Path) -> Manifest:
         LayerError: the store does not have it, it does not travel, it holds what would be refused elsewhere, or
             `mksquashfs` is missing.
     """
-    record = store.record(name)
-    if record is None:
-        raise LayerError(f"{name}: no such layer under {store.root}, or one that does not travel")
+    record = _require_record(store, name)
     layer = store.root / name
     opaque = tuple(_opaque_directories(layer))
     pack(layer, blob)  # after that: it fails if the layer has been removed meanwhile
@@ -99,8 +98,17 @@ def pack_layer(store: LayerStore, name: str, blob: Path) -> Manifest:
     return manifest
 
 
+def _require_record(store: LayerStore, name: str) -> LayerRecord:
+    record = store.record(name)
+    if record is None:
+        raise LayerError(f"{name}: no such layer under {store.root}, or one that does not travel")
+    return record
+
+
 def share_layer(store: LayerStore, name: str, shared: SharedStore) -> tuple[Manifest, bool]:
     """Keep a layer of `store` in `shared`; its manifest, and whether it was sent: False if it was there already.
+
+    It is packed under its lock, so that it is not removed meanwhile, and beside it, where garbage is collected.
 
     Raises:
         LayerError: it cannot be packed, or `shared` does not take it.
@@ -108,8 +116,13 @@ def share_layer(store: LayerStore, name: str, shared: SharedStore) -> tuple[Mani
     present = shared.manifest(name)
     if present is not None:
         return present, False
-    with tempfile.TemporaryDirectory(prefix="swegym-pack-") as scratch:
-        blob = Path(scratch) / name
+    _require_record(store, name)
+    with contextlib.ExitStack() as stack:
+        try:
+            scratch = stack.enter_context(store.building(name))
+        except OSError:  # the store belongs to another user, or is read-only
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swegym-pack-")))
+        blob = scratch / name
         manifest = pack_layer(store, name, blob)
         try:
             shared.publish(manifest, blob)

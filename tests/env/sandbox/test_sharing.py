@@ -400,6 +400,48 @@ def blob_of(folder: Path) -> Path:
     return blob
 
 
+SHARE = """
+import sys
+from pathlib import Path
+from swegym_env.sandbox.layers import LayerStore
+from swegym_env.sandbox.sharing import open_shared_store, share_layer
+share_layer(LayerStore(Path(sys.argv[1])), sys.argv[3], open_shared_store(sys.argv[2]))
+"""
+
+
+def test_what_a_killed_export_left_is_garbage(built: LayerStore, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    open_shared_store(str(tmp_path / "shared")).create()
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "TMPDIR": str(scratch)}
+    command = [sys.executable, "-c", SHARE, str(built.root), str(tmp_path / "shared"), NAME]
+    with subprocess.Popen(command, env=here, start_new_session=True) as sender:
+        assert wait_until(lambda: any((built.root / ".building").glob(f"*/{NAME}")) or any(scratch.iterdir()), 30)
+        os.killpg(sender.pid, signal.SIGKILL)
+    assert list(scratch.iterdir()) == []
+    assert len(built.collect_garbage()) == 1 and left_over(built.root) == []
+
+
+def test_a_part_that_a_killed_export_left_in_a_folder_is_removed_a_day_later(folder: Path) -> None:
+    old, new = (folder / "blobs/sha256" / f".{number}.partial" for number in range(2))
+    old.write_text("half")
+    new.write_text("half")
+    os.utime(old, (1_000_000_000, 1_000_000_000))
+    open_shared_store(str(folder)).create()
+    assert not old.exists() and new.exists()
+
+
+def test_a_layer_is_not_removed_while_it_is_sent(built: LayerStore, tmp_path: Path) -> None:
+    shared = open_shared_store(str(tmp_path / "shared"))
+    shared.create()
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(share_layer, built, NAME, shared)
+        assert wait_until(lambda: any((built.root / ".building").iterdir()), 30)
+        built.remove(built.layers())
+        sent.result()
+    assert shared.names() == [NAME] and not built.path_of(KEY).exists()
+
+
 def test_a_damaged_or_short_blob_is_refused_and_leaves_nothing(folder: Path, empty: Path) -> None:
     blob = blob_of(folder)
     content = blob.read_bytes()
