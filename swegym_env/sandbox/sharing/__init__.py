@@ -18,6 +18,7 @@ import platform
 import stat
 import tempfile
 import time
+import urllib.parse
 from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
@@ -52,7 +53,7 @@ def open_shared_store(address: str) -> SharedStore:
     """The shared store at an address: a folder, `file://…`, `http(s)://…`, or `oci://HOST/NAME`.
 
     Raises:
-        ConfigurationError: no such kind of address.
+        ConfigurationError: no address, or of no such kind.
     """
     scheme, separator, _ = address.partition("://")
     if not separator:
@@ -60,6 +61,10 @@ def open_shared_store(address: str) -> SharedStore:
     if scheme not in STORES:
         known = ", ".join(f"{name}://" for name in STORES)
         raise ConfigurationError(f"{address}: expected the address of a store of layers: a folder, {known}")
+    try:
+        urllib.parse.urlsplit(address if separator else "")
+    except ValueError as error:
+        raise ConfigurationError(f"{address}: expected an address: {error}") from error
     store: SharedStore = resolve(STORES[scheme], "shared store")(address)
     return store
 

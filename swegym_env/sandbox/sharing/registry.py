@@ -104,7 +104,7 @@ class RegistryStore(SharedStore):
                 break
             names.update(map(str, answer.get("tags") or ()))
             following = re.match(r"<([^>]+)>", response.headers.get("Link", ""))
-            url = urllib.parse.urljoin(url, following[1]) if following else ""
+            url = _joined(url, following[1]) if following else ""
         return sorted(names)
 
     def manifest(self, name: str) -> Manifest | None:
@@ -156,7 +156,7 @@ class RegistryStore(SharedStore):
             return
         begun = self._send("POST", f"{self._base}/blobs/uploads/", body=b"", accept=(202,))
         begun.close()
-        place = urllib.parse.urljoin(f"{self._base}/blobs/uploads/", begun.headers.get("Location", ""))
+        place = _joined(f"{self._base}/blobs/uploads/", begun.headers.get("Location", ""))
         url = f"{place}{'&' if '?' in place else '?'}{urllib.parse.urlencode({'digest': digest})}"
         blob, body = (content, None) if isinstance(content, Path) else (None, content)
         self._send("PUT", url, blob=blob, body=body, accept=(201,)).close()
@@ -164,6 +164,14 @@ class RegistryStore(SharedStore):
 
 def _digest(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _joined(url: str, place: str) -> str:
+    """The address of `place`, which an answer of `url` names."""
+    try:
+        return urllib.parse.urljoin(url, place)
+    except ValueError as error:
+        raise LayerError(f"{url}: expected an address, got {place!r}: {error}") from error
 
 
 def _parsed(text: bytes, url: str) -> dict[str, Any]:

@@ -180,6 +180,9 @@ def test_an_address_of_no_known_kind_is_a_configuration_error() -> None:
         open_shared_store("gopher://x")
     with pytest.raises(ConfigurationError, match="oci://HOST/NAME"):
         open_shared_store("oci://only-a-host")
+    for address in ("http://[::1", "oci://[::1/name"):
+        with pytest.raises(ConfigurationError, match="Invalid IPv6 URL"):
+            open_shared_store(address)
 
 
 # Archives that are refused
@@ -539,6 +542,24 @@ def test_any_static_server_serves_an_exported_folder(folder: Path, empty: Path, 
         assert described(take(address, empty)) == described(built.path_of(KEY))
     with pytest.raises(LayerError, match=r"no answer: .*[Rr]efused"):
         take(address, empty.parent / "fourth")
+
+
+@pytest.mark.parametrize("place", ["http://[::1", f"http://{'a' * 70}.example/x"])
+def test_a_server_that_redirects_to_no_address_is_refused(place: str) -> None:
+    class Redirecting(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", place)
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(LayerError, match="no answer"):
+            open_shared_store(f"http://127.0.0.1:{server.server_address[1]}").names()
+        server.shutdown()
 
 
 def test_layers_are_sent_to_a_server_that_takes_put(built: LayerStore, empty: Path, tmp_path: Path) -> None:
