@@ -28,6 +28,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import secrets
 import stat
 import time
@@ -74,6 +75,7 @@ _WITH_EQUAL_FILES = ("repository", "image-repository")
 """The kinds of layers whose files are mostly those of others."""
 _USE_NOTED_EVERY_S = 24 * 3600.0
 _LEASE_S, _HEARTBEAT_S = 120.0, 15.0  # NFS may show another machine's heartbeat up to a minute late
+_LAYER = re.compile(r"[^.].*-[0-9a-f]{24}")  # see `layer_name`
 _OPAQUE = ("user.overlay.opaque", "user.fuseoverlayfs.opaque", "trusted.overlay.opaque")
 _UNWRITTEN_S = 60.0  # age at which an empty lock file is a crash's, not one that its holder is about to write
 _ABANDONED_S = 24 * 3600.0  # since a lock was renewed, wherever its holder was
@@ -237,12 +239,11 @@ class LayerStore:
 
     def _write_record(self, name: str, record: LayerRecord) -> None:
         place = self.root / ".records" / f"{name}.json"
-        if place.exists():
-            return
         fields = {"key": record.key, "parents": record.provenance.parents, "requires": record.provenance.requires}
         try:
-            place.parent.mkdir(exist_ok=True)
-            write_atomically(place, json.dumps({**fields, "taken": record.taken}) + "\n")
+            if self.record(name) is None:
+                place.parent.mkdir(exist_ok=True)
+                write_atomically(place, json.dumps({**fields, "taken": record.taken}) + "\n")
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):  # of another user, or read-only
                 raise
@@ -306,7 +307,7 @@ class LayerStore:
         """All layers, the least recently used first."""
         found = []
         for path in entries(self.root):
-            if not path.name.startswith("."):
+            if _LAYER.fullmatch(path.name):
                 with suppress(FileNotFoundError):  # another process removes it
                     found.append(StoredLayer(path, self._last_use(path)))
         return sorted(found, key=lambda layer: layer.last_used)
@@ -323,12 +324,10 @@ class LayerStore:
     def _note_use(self, name: str) -> None:
         """Note that a layer is used, once a day. Reading a directory changes its own times on some mounts only."""
         place = self.root / ".uses" / name
-        with suppress(FileNotFoundError):
-            if time.time() - place.stat().st_mtime < _USE_NOTED_EVERY_S:
-                return
         with suppress(OSError):  # the store belongs to another user, is read-only, or the disk is full
-            place.parent.mkdir(exist_ok=True)
-            place.touch()
+            if time.time() - self._noted_use(name) >= _USE_NOTED_EVERY_S:
+                place.parent.mkdir(exist_ok=True)
+                place.touch()
 
     def unused_for(self, seconds: float) -> list[StoredLayer]:
         """The layers that were not used for so long, at least two days: a use is noted once a day."""

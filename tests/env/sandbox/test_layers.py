@@ -277,6 +277,21 @@ def test_what_is_known_of_a_layer_outlives_the_removal_of_the_one_before(store: 
     assert store.record(path.name) is not None
 
 
+def test_a_record_that_a_crash_cut_off_is_written_again(store: LayerStore) -> None:
+    path = store.get_or_build(("repository", "a"), lambda _: None, Provenance())
+    (store.root / ".records" / f"{path.name}.json").write_text("")
+    LayerStore(store.root).get_or_build(("repository", "a"), lambda _: None, Provenance())
+    assert store.travelling() == [path.name]
+
+
+def test_other_directories_in_the_store_are_no_layers(store: LayerStore) -> None:
+    path = store.get_or_build(KEY, lambda _: None)
+    (store.root / "lost+found").mkdir()  # where a file system is mounted
+    os.utime(store.root / "lost+found", (1_000_000_000, 1_000_000_000))
+    assert [layer.path for layer in store.layers()] == [path]
+    assert store.unused_for(7 * 24 * 3600) == []
+
+
 def test_what_is_known_of_layers_that_are_gone_is_garbage(store: LayerStore) -> None:
     paths = [store.get_or_build(("repository", name), lambda _: None, Provenance()) for name in "ab"]
     remove_tree(paths[0])
@@ -310,6 +325,18 @@ def test_a_layer_of_a_store_that_cannot_be_written_any_more_is_used(store: Layer
         assert LayerStore(store.root).find(("repository", "a"), Provenance()) == path
     finally:
         subprocess.run(["umount", "--lazy", store.root], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user: run as root")
+def test_a_layer_of_a_store_that_another_user_keeps_private_is_used(store: LayerStore) -> None:
+    path = store.get_or_build(("repository", "a"), lambda layer: (layer / "f").touch(), Provenance())
+    for place in (".records", ".uses"):  # as with umask 077
+        (store.root / place).chmod(0o700)
+    os.seteuid(65534)
+    try:
+        assert LayerStore(store.root).get_or_build(("repository", "a"), lambda _: None, Provenance()) == path
+    finally:
+        os.seteuid(0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="who is not root is the sandboxes' user too; run as root to see it")
