@@ -100,9 +100,10 @@ class RegistryStore(SharedStore):
         while url:
             response = self._send("GET", url, accept=(200, 404))
             answer = _parsed(read_text(response), url)
-            if response.status == 404:
+            tags = set(map(str, answer.get("tags") or ()))
+            if response.status == 404 or tags <= names:  # a registry that knows no pages sends the first one again
                 break
-            names.update(map(str, answer.get("tags") or ()))
+            names |= tags
             following = re.match(r"<([^>]+)>", response.headers.get("Link", ""))
             url = _joined(url, following[1]) if following else ""
         return sorted(names)

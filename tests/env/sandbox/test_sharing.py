@@ -633,6 +633,27 @@ def token_server() -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
+def test_a_registry_whose_list_leads_back_to_itself_is_read_once() -> None:
+    asked = []
+
+    class Circular(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200 if len(asked) < 10 else 500)
+            self.send_header("Link", f'<{self.path}&last={len(asked)}>; rel="next"')
+            self.end_headers()
+            self.wfile.write(json.dumps({"tags": [NAME]}).encode())
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Circular) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        assert open_shared_store(f"oci+http://127.0.0.1:{server.server_address[1]}/lab/layers").names() == [NAME]
+        server.shutdown()
+    assert len(asked) == 2
+
+
 def test_a_registry_that_asks_for_tokens_gets_them(
     built: LayerStore, empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
