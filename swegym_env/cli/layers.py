@@ -148,7 +148,10 @@ def _prune(arguments: argparse.Namespace) -> int:
     unused = store.unused_for(arguments.unused_for * 86400.0)
     _show(arguments, unused)
     if not arguments.dry_run:
-        store.remove(unused)
+        removed = store.remove(unused)
+        for layer in unused:
+            if layer not in removed:
+                print(f"swegym: {layer.path.name} stays: it has been used meanwhile", file=sys.stderr)
     if not arguments.json:
         print("nothing was removed" if arguments.dry_run else f"removed from {store.root}")
     return 0

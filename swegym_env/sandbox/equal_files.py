@@ -62,7 +62,7 @@ def _key(path: str, status: os.stat_result) -> str:
 
 def _link(path: str, status: os.stat_result, pooled: Path) -> bool:
     """Make a file a link to the pool's, or the pool's a link to it; False if the file system has no hard links."""
-    beside = f"{path}.{secrets.token_hex(6)}"
+    beside = os.path.join(os.path.dirname(path), f".{secrets.token_hex(6)}")  # its own name may have no room for more
     try:
         if os.lstat(pooled).st_size != status.st_size:  # cut off when the machine crashed
             os.unlink(pooled)

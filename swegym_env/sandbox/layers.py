@@ -28,6 +28,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import secrets
 import stat
 import time
@@ -74,8 +75,10 @@ _WITH_EQUAL_FILES = ("repository", "image-repository")
 """The kinds of layers whose files are mostly those of others."""
 _USE_NOTED_EVERY_S = 24 * 3600.0
 _LEASE_S, _HEARTBEAT_S = 120.0, 15.0  # NFS may show another machine's heartbeat up to a minute late
+_LAYER = re.compile(r"[^.].*-[0-9a-f]{24}")  # see `layer_name`
 _OPAQUE = ("user.overlay.opaque", "user.fuseoverlayfs.opaque", "trusted.overlay.opaque")
 _UNWRITTEN_S = 60.0  # age at which an empty lock file is a crash's, not one that its holder is about to write
+_ABANDONED_S = 24 * 3600.0  # since a lock was renewed, wherever its holder was
 
 
 @dataclass(frozen=True)
@@ -197,12 +200,12 @@ class LayerStore:
         assert provenance is None or key[0] in TRAVELLING
         path = self.path_of(key)
         taken = False
-        if not path.is_dir():
-            if builder is None and not self.address:
-                return None
-            if builder is not None and provenance is not None:
-                begins()
-            try:
+        try:
+            if not path.is_dir():
+                if builder is None and not self.address:
+                    return None
+                if builder is not None and provenance is not None:
+                    begins()
                 with self.building(path.name) as temporary:
                     if not path.is_dir():
                         taken = provenance is not None and self._take(key, provenance, temporary)
@@ -215,12 +218,12 @@ class LayerStore:
                         if key[0] in _WITH_EQUAL_FILES:
                             link_equal_files(temporary, self.root / ".files")
                         self.publish(temporary, path)
-            except OSError as error:
-                prune = "Try: swegym layers prune --unused-for 30, or another $SWEGYM_WORKDIR"
-                hint = prune if is_full(error) else "Try: another $SWEGYM_WORKDIR"
-                raise LayerError(f"layer {path.name} cannot be built under {self.root}: {error}. {hint}") from error
-        if provenance is not None:
-            self._write_record(path.name, LayerRecord(key, provenance, taken))
+            if provenance is not None:
+                self._write_record(path.name, LayerRecord(key, provenance, taken))
+        except OSError as error:
+            prune = "Try: swegym layers prune --unused-for 30, or another $SWEGYM_WORKDIR"
+            hint = prune if is_full(error) else "Try: another $SWEGYM_WORKDIR"
+            raise LayerError(f"layer {path.name} cannot be built under {self.root}: {error}. {hint}") from error
         self._note_use(path.name)
         self._known[key] = path
         return path
@@ -236,12 +239,14 @@ class LayerStore:
 
     def _write_record(self, name: str, record: LayerRecord) -> None:
         place = self.root / ".records" / f"{name}.json"
-        if place.exists():
-            return
-        with suppress(PermissionError):  # of a store that belongs to another user
-            place.parent.mkdir(exist_ok=True)
-            fields = {"key": record.key, "parents": record.provenance.parents, "requires": record.provenance.requires}
-            write_atomically(place, json.dumps({**fields, "taken": record.taken}) + "\n")
+        fields = {"key": record.key, "parents": record.provenance.parents, "requires": record.provenance.requires}
+        try:
+            if self.record(name) is None:
+                place.parent.mkdir(exist_ok=True)
+                write_atomically(place, json.dumps({**fields, "taken": record.taken}) + "\n")
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):  # of another user, or read-only
+                raise
 
     def record(self, name: str) -> LayerRecord | None:
         """What is known of a layer; None if this store does not have it, or it does not travel."""
@@ -282,48 +287,76 @@ class LayerStore:
         removed: list[Path] = []
         temporaries = entries(self.root / ".building")
         names = {temporary.name.rpartition(".")[0] for temporary in temporaries}
-        for name in sorted(names.union(lock.name for lock in entries(self.root / ".locks"))):
+        names.update(lock.name for lock in entries(self.root / ".locks"))
+        known = {place.stem for place in entries(self.root / ".records") if not place.name.startswith(".")}
+        known.update(place.name for place in entries(self.root / ".uses") if place.is_file())
+        names.update(name for name in known if not (self.root / name).is_dir())
+        for name in sorted(names):
             with suppress(TimeoutError), self._lock(name, timeout_s=0):  # a lock that can be had has no living holder
                 for temporary in temporaries:
                     if temporary.name.rpartition(".")[0] == name:
-                        remove_tree(temporary)
-                        removed.append(temporary)
+                        with suppress(FileNotFoundError):  # its builder has ended meanwhile
+                            remove_tree(self.withdraw(temporary))  # a suspended builder cannot publish the rest
+                            removed.append(temporary)
+                if name in known and not (self.root / name).is_dir():
+                    self._forget(name)
         remove_unused(self.root / ".files")
         return tuple(removed)
 
     def layers(self) -> list[StoredLayer]:
         """All layers, the least recently used first."""
-        found = [StoredLayer(path, self._last_use(path)) for path in entries(self.root) if path.name[0] != "."]
+        found = []
+        for path in entries(self.root):
+            if _LAYER.fullmatch(path.name):
+                with suppress(FileNotFoundError):  # another process removes it
+                    found.append(StoredLayer(path, self._last_use(path)))
         return sorted(found, key=lambda layer: layer.last_used)
 
     def _last_use(self, layer: Path) -> float:
+        return self._noted_use(layer.name) or layer.stat().st_atime
+
+    def _noted_use(self, name: str) -> float:
         try:
-            return (self.root / ".uses" / layer.name).stat().st_mtime
+            return (self.root / ".uses" / name).stat().st_mtime
         except FileNotFoundError:  # its uses were not noted: it is older than they are
-            return layer.stat().st_atime
+            return 0.0
 
     def _note_use(self, name: str) -> None:
         """Note that a layer is used, once a day. Reading a directory changes its own times on some mounts only."""
         place = self.root / ".uses" / name
-        with suppress(FileNotFoundError):
-            if time.time() - place.stat().st_mtime < _USE_NOTED_EVERY_S:
-                return
         with suppress(OSError):  # the store belongs to another user, is read-only, or the disk is full
-            place.parent.mkdir(exist_ok=True)
-            place.touch()
+            if time.time() - self._noted_use(name) >= _USE_NOTED_EVERY_S:
+                place.parent.mkdir(exist_ok=True)
+                place.touch()
 
     def unused_for(self, seconds: float) -> list[StoredLayer]:
         """The layers that were not used for so long, at least two days: a use is noted once a day."""
         oldest = time.time() - max(seconds, 2 * _USE_NOTED_EVERY_S)
         return [layer for layer in self.layers() if layer.last_used < oldest]
 
-    def remove(self, layers: Iterable[StoredLayer]) -> None:
-        """Remove layers; no sandbox may be running on them."""
+    def remove(self, layers: Iterable[StoredLayer]) -> list[StoredLayer]:
+        """Remove layers that were not used since they were listed; no sandbox may be running on them.
+
+        Returns:
+            Those that were removed, by this or another process.
+        """
+        removed = []
         for layer in layers:
-            remove_tree(self.withdraw(layer.path))
-            for place in (".records", f"{layer.path.name}.json"), (".uses", layer.path.name):
-                self.root.joinpath(*place).unlink(missing_ok=True)
+            name = layer.path.name
+            with self._lock(name), suppress(FileNotFoundError):  # another process removed it meanwhile
+                if self._noted_use(name) > layer.last_used:
+                    continue
+                doomed = self.withdraw(layer.path)
+                self._forget(name)
+                remove_tree(doomed)
+            removed.append(layer)
         remove_unused(self.root / ".files")
+        return removed
+
+    def _forget(self, name: str) -> None:
+        """Remove what is known of a layer that is gone."""
+        for place in (".records", f"{name}.json"), (".uses", name):
+            self.root.joinpath(*place).unlink(missing_ok=True)
 
     @contextmanager
     def building(self, name: str) -> Iterator[Path]:
@@ -351,11 +384,18 @@ class LayerStore:
 
         path = self.root / ".locks" / name
         path.parent.mkdir(exist_ok=True)
-        with suppress(FileNotFoundError):
-            status = path.stat()
-            if not status.st_size and time.time() - status.st_mtime > _UNWRITTEN_S:
-                path.unlink()  # the machine crashed at this moment; filelock never takes over an empty file
-        with SoftFileLease(path, timeout=timeout_s, lease_duration=_LEASE_S, heartbeat_interval=_HEARTBEAT_S):
+
+        def drop_abandoned() -> bool:
+            """Remove a lock file that filelock would never take over; False: go on waiting."""
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                if time.time() - status.st_mtime > (_ABANDONED_S if status.st_size else _UNWRITTEN_S):
+                    path.unlink()
+            return False
+
+        drop_abandoned()
+        lease = SoftFileLease(path, lease_duration=_LEASE_S, heartbeat_interval=_HEARTBEAT_S)
+        with lease.acquire(timeout=timeout_s, cancel_check=drop_abandoned):
             yield
 
     def publish(self, temporary: Path, path: Path) -> None:
@@ -384,10 +424,11 @@ def disk_bytes(tree: Path, counted: set[tuple[int, int]] | None = None) -> int:
     total = 0
     for directory, _, files in os.walk(tree):
         for place in (directory, *(os.path.join(directory, name) for name in files)):
-            status = os.lstat(place)
-            if (status.st_dev, status.st_ino) not in counted:
-                counted.add((status.st_dev, status.st_ino))
-                total += status.st_blocks * 512
+            with suppress(FileNotFoundError):  # removed meanwhile
+                status = os.lstat(place)
+                if (status.st_dev, status.st_ino) not in counted:
+                    counted.add((status.st_dev, status.st_ino))
+                    total += status.st_blocks * 512
     return total
 
 

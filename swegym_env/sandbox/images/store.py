@@ -21,6 +21,7 @@ import stat
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -312,17 +313,18 @@ class ImageStore:
                 continue
             records = sorted(names.get(root.name, []), key=lambda record: record.made)
             last = self.root / ".uses" / root.name / "last"
-            images.append(
-                StoredImage(
-                    names=tuple(record.image for record in records),
-                    root=root,
-                    size_bytes=records[0].size_bytes if records else 0,
-                    made=records[0].made if records else root.stat().st_mtime,
-                    seconds=records[0].seconds if records else 0.0,
-                    last_used=(last if last.exists() else root).stat().st_mtime,
-                    in_use=self._users(root.name),
+            with suppress(FileNotFoundError):  # another process removes it
+                images.append(
+                    StoredImage(
+                        names=tuple(record.image for record in records),
+                        root=root,
+                        size_bytes=records[0].size_bytes if records else 0,
+                        made=records[0].made if records else root.stat().st_mtime,
+                        seconds=records[0].seconds if records else 0.0,
+                        last_used=(last if last.exists() else root).stat().st_mtime,
+                        in_use=self._users(root.name),
+                    )
                 )
-            )
         return sorted(images, key=lambda image: image.last_used)
 
     def prune(

@@ -8,6 +8,7 @@ a store decides what the tasks of its users run.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -17,14 +18,16 @@ import platform
 import stat
 import tempfile
 import time
+import urllib.parse
 from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
 
 from swegym_env import __version__
 from swegym_env.errors import ConfigurationError, LayerError
+from swegym_env.files import is_full
 from swegym_env.registry import resolve
-from swegym_env.sandbox.layers import LayerStore, Provenance, layer_name, mark_opaque, system_of
+from swegym_env.sandbox.layers import LayerRecord, LayerStore, Provenance, layer_name, mark_opaque, system_of
 from swegym_env.sandbox.sharing.api import Manifest, SharedStore
 from swegym_env.sandbox.sharing.squashfs import Tree, pack, packer_version, read_tree, unpack
 
@@ -50,7 +53,7 @@ def open_shared_store(address: str) -> SharedStore:
     """The shared store at an address: a folder, `file://…`, `http(s)://…`, or `oci://HOST/NAME`.
 
     Raises:
-        ConfigurationError: no such kind of address.
+        ConfigurationError: no address, or of no such kind.
     """
     scheme, separator, _ = address.partition("://")
     if not separator:
@@ -58,6 +61,10 @@ def open_shared_store(address: str) -> SharedStore:
     if scheme not in STORES:
         known = ", ".join(f"{name}://" for name in STORES)
         raise ConfigurationError(f"{address}: expected the address of a store of layers: a folder, {known}")
+    try:
+        urllib.parse.urlsplit(address if separator else "")
+    except ValueError as error:
+        raise ConfigurationError(f"{address}: expected an address: {error}") from error
     store: SharedStore = resolve(STORES[scheme], "shared store")(address)
     return store
 
@@ -77,11 +84,10 @@ def pack_layer(store: LayerStore, name: str, blob: Path) -> Manifest:
         LayerError: the store does not have it, it does not travel, it holds what would be refused elsewhere, or
             `mksquashfs` is missing.
     """
-    record = store.record(name)
-    if record is None:
-        raise LayerError(f"{name}: no such layer under {store.root}, or one that does not travel")
+    record = _require_record(store, name)
     layer = store.root / name
-    pack(layer, blob)
+    opaque = tuple(_opaque_directories(layer))
+    pack(layer, blob)  # after that: it fails if the layer has been removed meanwhile
     tree = read_tree(blob)
     manifest = Manifest(
         key=record.key,
@@ -89,7 +95,7 @@ def pack_layer(store: LayerStore, name: str, blob: Path) -> Manifest:
         size_bytes=blob.stat().st_size,
         unpacked_bytes=tree.size_bytes,
         entries=tree.entries,
-        opaque=tuple(_opaque_directories(layer)),
+        opaque=opaque,
         provenance=record.provenance,
         made_by={"swegym": __version__, "mksquashfs": packer_version()},
     )
@@ -97,8 +103,17 @@ def pack_layer(store: LayerStore, name: str, blob: Path) -> Manifest:
     return manifest
 
 
+def _require_record(store: LayerStore, name: str) -> LayerRecord:
+    record = store.record(name)
+    if record is None:
+        raise LayerError(f"{name}: no such layer under {store.root}, or one that does not travel")
+    return record
+
+
 def share_layer(store: LayerStore, name: str, shared: SharedStore) -> tuple[Manifest, bool]:
     """Keep a layer of `store` in `shared`; its manifest, and whether it was sent: False if it was there already.
+
+    It is packed under its lock, so that it is not removed meanwhile, and beside it, where garbage is collected.
 
     Raises:
         LayerError: it cannot be packed, or `shared` does not take it.
@@ -106,8 +121,13 @@ def share_layer(store: LayerStore, name: str, shared: SharedStore) -> tuple[Mani
     present = shared.manifest(name)
     if present is not None:
         return present, False
-    with tempfile.TemporaryDirectory(prefix="swegym-pack-") as scratch:
-        blob = Path(scratch) / name
+    _require_record(store, name)
+    with contextlib.ExitStack() as stack:
+        try:
+            scratch = stack.enter_context(store.building(name))
+        except OSError:  # the store belongs to another user, or is read-only
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swegym-pack-")))
+        blob = scratch / name
         manifest = pack_layer(store, name, blob)
         try:
             shared.publish(manifest, blob)
@@ -194,6 +214,7 @@ def _download(shared: SharedStore, manifest: Manifest, blob: Path) -> None:
     Raises:
         LayerError: it cannot be had; what was received stays for the next attempt. Or it has another digest; then it is
             removed.
+        OSError: the disk is full; then it is removed, too.
     """
     resumed = blob.is_file() and blob.stat().st_size > 0
     for attempt in range(_RETRIES + 1):
@@ -202,6 +223,9 @@ def _download(shared: SharedStore, manifest: Manifest, blob: Path) -> None:
             _receive(shared, manifest, blob, begun)
             break
         except (OSError, HTTPException, LayerError) as error:
+            if isinstance(error, OSError) and is_full(error):
+                blob.unlink(missing_ok=True)  # everything else on the disk needs its space
+                raise
             moved = blob.is_file() and blob.stat().st_size > begun
             if attempt == _RETRIES or not moved:
                 raise LayerError(f"{shared.address}: {manifest.name} cannot be received: {error}") from error

@@ -74,7 +74,7 @@ class Manifest:
                 raise ValueError("its key is that of another layer")
             if key[0] not in TRAVELLING:
                 raise ValueError(f"expected a layer of {', '.join(sorted(TRAVELLING))}, got {key[0]!r}")
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise LayerError(f"{place}: the manifest of {name} is refused: {error}") from error
         return manifest
 

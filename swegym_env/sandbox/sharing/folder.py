@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -22,6 +23,9 @@ from swegym_env.paths import expand
 from swegym_env.sandbox.sharing.api import Manifest, SharedStore
 
 __all__ = ["FolderStore", "index_text", "read_index"]
+
+_PARTIAL = ".*.partial"
+_ABANDONED_S = 24 * 3600.0  # since somebody wrote to a part, on whatever machine
 
 
 def index_text(names: list[str]) -> str:
@@ -34,7 +38,7 @@ def read_index(text: bytes, place: str) -> list[str]:
     try:
         names = json.loads(text)["layers"]
         return sorted(str(name) for name in names)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise LayerError(f"{place}: its index.json is no list of layers: {error!r}") from error
 
 
@@ -48,6 +52,11 @@ class FolderStore(SharedStore):
     def create(self) -> None:
         """See `SharedStore`."""
         self.root.mkdir(parents=True, exist_ok=True)
+        partials = (path for place in ("blobs/sha256", "layers", ".") for path in (self.root / place).glob(_PARTIAL))
+        for partial in partials:
+            with contextlib.suppress(OSError):  # another machine removes it, too, or it is another user's
+                if time.time() - partial.stat().st_mtime > _ABANDONED_S:
+                    partial.unlink()
 
     def names(self) -> list[str]:
         """See `SharedStore`."""

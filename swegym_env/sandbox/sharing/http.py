@@ -61,7 +61,7 @@ def request(
             reason = " ".join(error.read(300).decode(errors="replace").split())
             raise LayerError(f"{method} {url}: {error.code} {error.reason}: {reason}") from error
         raise LayerError(f"{method} {url}: {error.code} {error.reason}") from error
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, ValueError) as error:  # the last: sent to what is no address
         reason = str(getattr(error, "reason", "") or error)
         raise LayerError(f"{method} {url}: no answer: {reason}. Try: another address of layers") from error
     if response.status not in accept:

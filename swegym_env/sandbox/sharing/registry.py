@@ -100,11 +100,12 @@ class RegistryStore(SharedStore):
         while url:
             response = self._send("GET", url, accept=(200, 404))
             answer = _parsed(read_text(response), url)
-            if response.status == 404:
+            tags = set(map(str, answer.get("tags") or ()))
+            if response.status == 404 or tags <= names:  # a registry that knows no pages sends the first one again
                 break
-            names.update(map(str, answer.get("tags") or ()))
+            names |= tags
             following = re.match(r"<([^>]+)>", response.headers.get("Link", ""))
-            url = urllib.parse.urljoin(url, following[1]) if following else ""
+            url = _joined(url, following[1]) if following else ""
         return sorted(names)
 
     def manifest(self, name: str) -> Manifest | None:
@@ -156,7 +157,7 @@ class RegistryStore(SharedStore):
             return
         begun = self._send("POST", f"{self._base}/blobs/uploads/", body=b"", accept=(202,))
         begun.close()
-        place = urllib.parse.urljoin(f"{self._base}/blobs/uploads/", begun.headers.get("Location", ""))
+        place = _joined(f"{self._base}/blobs/uploads/", begun.headers.get("Location", ""))
         url = f"{place}{'&' if '?' in place else '?'}{urllib.parse.urlencode({'digest': digest})}"
         blob, body = (content, None) if isinstance(content, Path) else (None, content)
         self._send("PUT", url, blob=blob, body=body, accept=(201,)).close()
@@ -166,10 +167,18 @@ def _digest(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
+def _joined(url: str, place: str) -> str:
+    """The address of `place`, which an answer of `url` names."""
+    try:
+        return urllib.parse.urljoin(url, place)
+    except ValueError as error:
+        raise LayerError(f"{url}: expected an address, got {place!r}: {error}") from error
+
+
 def _parsed(text: bytes, url: str) -> dict[str, Any]:
     try:
         answer = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LayerError(f"{url}: expected JSON, got {text[:100]!r}") from error
     if not isinstance(answer, dict):
         raise LayerError(f"{url}: expected an object, got {text[:100]!r}")

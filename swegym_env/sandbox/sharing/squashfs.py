@@ -83,7 +83,11 @@ class Tree:
     def kind_of(self, path: str) -> int:
         """The type of `path`, relative to the root, as in a mode (`stat.S_IFDIR`, …); 0 if there is no such name."""
         entry: _Entry | None = self.root
-        for part in os.fsencode(path).split(b"/"):
+        try:
+            parts = os.fsencode(path).split(b"/")
+        except UnicodeEncodeError:  # a lone surrogate, which is in no name
+            return 0
+        for part in parts:
             entry = entry.children.get(part) if entry is not None else None
         return 0 if entry is None else stat.S_IFMT(entry.mode)
 
@@ -107,9 +111,10 @@ def pack(directory: Path, image: Path) -> None:
     """
     packer_version()
     plain = ("-noappend", "-no-progress", "-no-xattrs", "-no-exports", "-no-hardlinks", "-all-root", "-mkfs-time", "0")
+    strict = ("-exit-on-error",)  # otherwise a file that cannot be read is packed as an empty one
     compressed = ("-comp", "gzip", "-Xcompression-level", "6", "-b", "131072")
     done = subprocess.run(
-        ["mksquashfs", str(directory), str(image), *plain, *compressed],
+        ["mksquashfs", str(directory), str(image), *plain, *strict, *compressed],
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,

@@ -72,9 +72,7 @@ def objects(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_layers_are_listed_by_kind_and_removed_when_unused_for_long(dataset: Path, public_directory: Path) -> None:
-    store = LayerStore(public_directory / "layers")
-
+def test_layers_are_listed_by_kind_and_removed_when_unused_for_long(dataset: Path, store: LayerStore) -> None:
     def add(name: str) -> Path:
         def build(layer: Path) -> None:
             (layer / "file").write_text("x" * 10_000)
@@ -84,7 +82,7 @@ def test_layers_are_listed_by_kind_and_removed_when_unused_for_long(dataset: Pat
 
     old, new = add("old"), add("new")
     os.utime(store.root / ".uses" / old.name, (1_000_000_000, 1_000_000_000))
-    here = public_directory, dataset, "layers"
+    here = store.root.parent, dataset, "layers"
     listed = objects(swegym(*here, "list", "--json"))
     assert [layer["layer"] for layer in listed] == [old.name, new.name]
     assert {layer["kind"] for layer in listed} == {"repository"}

@@ -72,7 +72,7 @@ def graded(task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, public_d
     """`swegym grade` on a dataset of two tasks: a repair, and a forged log."""
     import dataclasses
 
-    monkeypatch.setenv("SWEGYM_WORKDIR", str(public_directory))
+    monkeypatch.setenv("SWEGYM_WORKDIR", str(public_directory / "reports"))
     tasks = [task, dataclasses.replace(task, instance_id="calc-2")]
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(task_to_row(task))}\n" for task in tasks))
     patches = [{"instance_id": "calc-1", "model_patch": GOLD}, {"instance_id": "calc-2", "model_patch": FORGED}]

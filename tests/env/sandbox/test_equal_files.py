@@ -45,6 +45,13 @@ def test_equal_files_of_two_trees_are_one_file(tmp_path: Path) -> None:
     assert texts == {"1/a": "same", "1/deep/b": "one", "1/empty": "", "2/other/c": "same", "2/deep/b": "two"}
 
 
+def test_names_as_long_as_they_may_be_are_linked(tmp_path: Path) -> None:
+    first, second = (tree(tmp_path / number, {"n" * 255: "same"}) for number in "12")
+    for place in (first, second):
+        link_equal_files(place, tmp_path / "pool")
+    assert inodes(first) == inodes(second)
+
+
 def test_files_of_one_tree_are_never_one_file(tmp_path: Path) -> None:
     trees = [tree(tmp_path / name, {"a": "same", "b": "same"}) for name in "12"]
     for place in trees:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from swegym_env.errors import ImageError
 from swegym_env.sandbox import SandboxSpec
 from swegym_env.sandbox.images import building, identity_layer, resolve_image
-from swegym_env.sandbox.images.store import settle
+from swegym_env.sandbox.images.store import ImageStore, settle
 from tests.env.sandbox.conftest import Opener
 from tests.env.sandbox.registry import make_image, serving, write_docker_archive, write_layout
 
@@ -101,6 +103,23 @@ def test_a_recipe_is_built_again_when_a_file_that_it_copies_changes(root: Path, 
     assert resolve_image(str(definition)) == first
     (tmp_path / "given" / "file").write_text("22")
     assert (resolve_image(str(definition)) / "given" / "file").read_text() == "22"
+
+
+def test_several_may_list_and_remove_images_at_once(public_parent: Path) -> None:
+    place = public_parent / "several"
+    place.mkdir()
+
+    def turn(_: int) -> None:
+        for number in range(150):
+            with contextlib.suppress(FileExistsError):
+                (place / f"image-{number % 3}").mkdir()
+            images = ImageStore(place)
+            images.inventory()
+            images.prune(unused_for_s=-1.0)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(turn, range(4)))
+    assert ImageStore(place).inventory() == []
 
 
 def test_links_of_an_image_do_not_reach_the_host(root: Path, tmp_path: Path, store: Path) -> None:

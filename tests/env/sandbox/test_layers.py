@@ -17,7 +17,7 @@ from benchmarks.waiting import wait_until
 from swegym_env.errors import LayerError
 from swegym_env.sandbox import layers
 from swegym_env.sandbox.identity import sandbox_user
-from swegym_env.sandbox.layers import LayerStore, disk_bytes
+from swegym_env.sandbox.layers import LayerStore, Provenance, disk_bytes
 from swegym_env.sandbox.linux.files import remove_tree
 from swegym_env.sandbox.linux.processes import descendants
 
@@ -188,6 +188,29 @@ def test_an_empty_lock_file_is_left_alone_while_it_is_new(store: LayerStore) -> 
     assert not lock.exists()
 
 
+def test_a_builder_waits_for_an_empty_lock_file_no_longer_than_it_is_new(
+    store: LayerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "_UNWRITTEN_S", 0.5)
+    lock = store.root / ".locks" / store.path_of(KEY).name
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    waiting = threading.Thread(target=lambda: store.get_or_build(KEY, lambda _: None), daemon=True)
+    waiting.start()
+    waiting.join(10)
+    assert store.path_of(KEY).is_dir()
+
+
+def test_a_lock_of_another_machine_that_was_not_renewed_for_a_day_is_garbage(store: LayerStore) -> None:
+    with builder(store, *_ON_ANOTHER_MACHINE) as other:
+        kill(other)
+    assert store.collect_garbage() == ()
+    (lock,) = (store.root / ".locks").iterdir()
+    os.utime(lock, (1_000_000_000, 1_000_000_000))
+    assert len(store.collect_garbage()) == 1
+    assert [list((store.root / place).iterdir()) for place in (".locks", ".building")] == [[], []]
+
+
 def test_layers_not_used_for_long_are_removed_on_request(store: LayerStore) -> None:
     old = store.get_or_build(("kind", "old"), lambda layer: (layer / "f").touch())
     new = store.get_or_build(("kind", "new"), lambda layer: (layer / "f").touch())
@@ -199,6 +222,82 @@ def test_layers_not_used_for_long_are_removed_on_request(store: LayerStore) -> N
     assert store.unused_for(7 * 24 * 3600) == []
     assert new.is_dir()
     assert not old.exists()
+
+
+def test_a_layer_that_is_used_after_it_was_listed_is_not_removed(store: LayerStore) -> None:
+    path = store.get_or_build(KEY, lambda layer: (layer / "f").touch())
+    os.utime(store.root / ".uses" / path.name, (1_000_000_000, 1_000_000_000))
+    unused = store.unused_for(7 * 24 * 3600)
+    LayerStore(store.root).get_or_build(KEY, lambda _: None)
+    assert store.remove(unused) == []
+    assert (path / "f").exists()
+
+
+def test_adding_up_the_bytes_of_a_layer_is_no_use(store: LayerStore) -> None:
+    path = store.get_or_build(KEY, lambda layer: (layer / "f").touch())
+    (store.root / ".uses" / path.name).unlink()  # of a layer that is older than these notes
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    unused = store.unused_for(7 * 24 * 3600)
+    assert disk_bytes(path) > 0
+    assert store.remove(unused) == unused
+    assert not path.exists()
+
+
+def test_several_may_list_and_remove_layers_at_once(store: LayerStore) -> None:
+    def build(layer: Path) -> None:
+        for number in range(20):
+            (layer / str(number)).mkdir()
+
+    def turn(_: int) -> None:
+        for number in range(30):
+            mine = LayerStore(store.root)
+            mine.get_or_build(("kind", str(number % 3)), build)
+            for layer in mine.layers():
+                disk_bytes(layer.path)
+            mine.remove(mine.layers())
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(turn, range(4)))
+    assert store.layers() == []
+
+
+def test_what_is_known_of_a_layer_outlives_the_removal_of_the_one_before(store: LayerStore) -> None:
+    key = ("repository", "some/thing")
+
+    def build_many(layer: Path) -> None:
+        for number in range(20_000):
+            (layer / str(number)).touch()
+
+    path = store.get_or_build(key, build_many, Provenance())
+    with ThreadPoolExecutor(1) as pool:
+        removed = pool.submit(store.remove, store.layers())
+        assert wait_until(lambda: not path.is_dir(), 10)
+        store.get_or_build(key, lambda layer: (layer / "f").touch(), Provenance())
+        removed.result()
+    assert store.record(path.name) is not None
+
+
+def test_a_record_that_a_crash_cut_off_is_written_again(store: LayerStore) -> None:
+    path = store.get_or_build(("repository", "a"), lambda _: None, Provenance())
+    (store.root / ".records" / f"{path.name}.json").write_text("")
+    LayerStore(store.root).get_or_build(("repository", "a"), lambda _: None, Provenance())
+    assert store.travelling() == [path.name]
+
+
+def test_other_directories_in_the_store_are_no_layers(store: LayerStore) -> None:
+    path = store.get_or_build(KEY, lambda _: None)
+    (store.root / "lost+found").mkdir()  # where a file system is mounted
+    os.utime(store.root / "lost+found", (1_000_000_000, 1_000_000_000))
+    assert [layer.path for layer in store.layers()] == [path]
+    assert store.unused_for(7 * 24 * 3600) == []
+
+
+def test_what_is_known_of_layers_that_are_gone_is_garbage(store: LayerStore) -> None:
+    paths = [store.get_or_build(("repository", name), lambda _: None, Provenance()) for name in "ab"]
+    remove_tree(paths[0])
+    store.collect_garbage()
+    assert [place.stem for place in (store.root / ".records").iterdir()] == [paths[1].name]
+    assert [place.name for place in (store.root / ".uses").iterdir()] == [paths[1].name]
 
 
 def test_using_a_layer_keeps_it_from_being_collected(store: LayerStore) -> None:
@@ -213,6 +312,31 @@ def test_a_store_that_cannot_be_written_is_a_layer_error(store: LayerStore) -> N
     store.root.parent.joinpath("file").write_text("")
     with pytest.raises(LayerError, match=r"cannot be (built|made)|Not a directory"):
         LayerStore(store.root.parent / "file" / "layers").get_or_build(KEY, lambda _: None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user cannot mount a file system: run as root")
+def test_a_layer_of_a_store_that_cannot_be_written_any_more_is_used(store: LayerStore) -> None:
+    store.root.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "none", store.root], check=True)
+    try:
+        path = store.get_or_build(("repository", "a"), lambda layer: (layer / "f").touch(), Provenance())
+        (store.root / ".records" / f"{path.name}.json").unlink()
+        subprocess.run(["mount", "-o", "remount,ro", store.root], check=True)
+        assert LayerStore(store.root).find(("repository", "a"), Provenance()) == path
+    finally:
+        subprocess.run(["umount", "--lazy", store.root], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user: run as root")
+def test_a_layer_of_a_store_that_another_user_keeps_private_is_used(store: LayerStore) -> None:
+    path = store.get_or_build(("repository", "a"), lambda layer: (layer / "f").touch(), Provenance())
+    for place in (".records", ".uses"):  # as with umask 077
+        (store.root / place).chmod(0o700)
+    os.seteuid(65534)
+    try:
+        assert LayerStore(store.root).get_or_build(("repository", "a"), lambda _: None, Provenance()) == path
+    finally:
+        os.seteuid(0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="who is not root is the sandboxes' user too; run as root to see it")

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import urllib.parse
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -179,6 +180,9 @@ def test_an_address_of_no_known_kind_is_a_configuration_error() -> None:
         open_shared_store("gopher://x")
     with pytest.raises(ConfigurationError, match="oci://HOST/NAME"):
         open_shared_store("oci://only-a-host")
+    for address in ("http://[::1", "oci://[::1/name"):
+        with pytest.raises(ConfigurationError, match="Invalid IPv6 URL"):
+            open_shared_store(address)
 
 
 # Archives that are refused
@@ -310,6 +314,7 @@ def test_a_manifest_that_does_not_fit_is_refused(folder: Path, empty: Path, tmp_
         ({"digest": "../../../etc/passwd"}, "expected a SHA-256 digest"),
         ({"key": ("environment", "another")}, "its key is that of another layer"),
         ({"size_bytes": -1}, "expected three sizes"),
+        ({"opaque": ("testbed/\ud800",)}, "'testbed/\\ud800' may not hide"),
     ):
         plant(folder, blob)
         plant(folder, blob, **changes)
@@ -325,6 +330,9 @@ def test_a_manifest_that_does_not_fit_is_refused(folder: Path, empty: Path, tmp_
     (folder / "layers" / f"{name}.json").write_text(manifest.replace(NAME, name))
     with pytest.raises(LayerError, match="refused"):
         import_layer(LayerStore(empty, shared=str(folder)), open_shared_store(str(folder)), name)
+    (folder / "layers" / f"{NAME}.json").write_text("[" * 200_000)
+    with pytest.raises(LayerError, match="refused: maximum recursion depth"):
+        take(folder, empty)
 
 
 def test_a_layer_that_would_be_refused_is_not_sent(store: LayerStore, tmp_path: Path) -> None:
@@ -334,6 +342,23 @@ def test_a_layer_that_would_be_refused_is_not_sent(store: LayerStore, tmp_path: 
     with pytest.raises(LayerError, match="'su': set-uid"):
         share_layer(store, NAME, shared)
     assert shared.names() == []
+
+
+def test_a_layer_that_is_removed_while_it_is_packed_is_not_sent(store: LayerStore, tmp_path: Path) -> None:
+    def build(layer: Path) -> None:
+        (layer / "testbed/.git").mkdir(parents=True)
+        mark_opaque(layer / "testbed/.git")
+        for number in range(500):
+            (layer / str(number)).write_bytes(random.Random(number).randbytes(40_000))
+
+    store.get_or_build(KEY, build, Provenance())
+    blob = tmp_path / "blob"
+    with ThreadPoolExecutor(1) as pool:
+        packed = pool.submit(pack_layer, store, NAME, blob)
+        wait_until(blob.exists, patience_s=30)  # before a file is read
+        store.remove(store.layers())
+        with pytest.raises(LayerError, match="mksquashfs cannot pack it"):
+            packed.result()
 
 
 def test_whatever_the_bytes_are_unpacking_ends_in_files_below_the_target_or_in_an_error(tmp_path: Path) -> None:
@@ -376,6 +401,48 @@ def test_whatever_the_bytes_are_unpacking_ends_in_files_below_the_target_or_in_a
 def blob_of(folder: Path) -> Path:
     (blob,) = (folder / "blobs/sha256").iterdir()
     return blob
+
+
+SHARE = """
+import sys
+from pathlib import Path
+from swegym_env.sandbox.layers import LayerStore
+from swegym_env.sandbox.sharing import open_shared_store, share_layer
+share_layer(LayerStore(Path(sys.argv[1])), sys.argv[3], open_shared_store(sys.argv[2]))
+"""
+
+
+def test_what_a_killed_export_left_is_garbage(built: LayerStore, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    open_shared_store(str(tmp_path / "shared")).create()
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "TMPDIR": str(scratch)}
+    command = [sys.executable, "-c", SHARE, str(built.root), str(tmp_path / "shared"), NAME]
+    with subprocess.Popen(command, env=here, start_new_session=True) as sender:
+        assert wait_until(lambda: any((built.root / ".building").glob(f"*/{NAME}")) or any(scratch.iterdir()), 30)
+        os.killpg(sender.pid, signal.SIGKILL)
+    assert list(scratch.iterdir()) == []
+    assert len(built.collect_garbage()) == 1 and left_over(built.root) == []
+
+
+def test_a_part_that_a_killed_export_left_in_a_folder_is_removed_a_day_later(folder: Path) -> None:
+    old, new = (folder / "blobs/sha256" / f".{number}.partial" for number in range(2))
+    old.write_text("half")
+    new.write_text("half")
+    os.utime(old, (1_000_000_000, 1_000_000_000))
+    open_shared_store(str(folder)).create()
+    assert not old.exists() and new.exists()
+
+
+def test_a_layer_is_not_removed_while_it_is_sent(built: LayerStore, tmp_path: Path) -> None:
+    shared = open_shared_store(str(tmp_path / "shared"))
+    shared.create()
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(share_layer, built, NAME, shared)
+        assert wait_until(lambda: any((built.root / ".building").iterdir()), 30)
+        built.remove(built.layers())
+        sent.result()
+    assert shared.names() == [NAME] and not built.path_of(KEY).exists()
 
 
 def test_a_damaged_or_short_blob_is_refused_and_leaves_nothing(folder: Path, empty: Path) -> None:
@@ -445,6 +512,18 @@ def test_a_connection_that_breaks_is_taken_up_again(folder: Path, empty: Path) -
         assert len(server.ranges) == 3 and 0 == server.ranges[0] < server.ranges[1] < server.ranges[2]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user cannot mount a file system: run as root")
+def test_a_download_that_fills_the_disk_is_removed(folder: Path, empty: Path) -> None:
+    empty.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=755", "none", empty], check=True)
+    try:
+        with pytest.raises(LayerError, match=r"No space left on device\. Try: swegym layers prune"):
+            take(folder, empty)
+        assert left_over(empty) == []
+    finally:
+        subprocess.run(["umount", "--lazy", empty], check=True)
+
+
 def test_processes_that_take_one_layer_at_once_receive_it_once(folder: Path, empty: Path) -> None:
     with serving_files(folder) as server:
         server.slow_s = 0.02
@@ -463,6 +542,24 @@ def test_any_static_server_serves_an_exported_folder(folder: Path, empty: Path, 
         assert described(take(address, empty)) == described(built.path_of(KEY))
     with pytest.raises(LayerError, match=r"no answer: .*[Rr]efused"):
         take(address, empty.parent / "fourth")
+
+
+@pytest.mark.parametrize("place", ["http://[::1", f"http://{'a' * 70}.example/x"])
+def test_a_server_that_redirects_to_no_address_is_refused(place: str) -> None:
+    class Redirecting(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", place)
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(LayerError, match="no answer"):
+            open_shared_store(f"http://127.0.0.1:{server.server_address[1]}").names()
+        server.shutdown()
 
 
 def test_layers_are_sent_to_a_server_that_takes_put(built: LayerStore, empty: Path, tmp_path: Path) -> None:
@@ -534,6 +631,27 @@ def token_server() -> Iterator[tuple[str, list[str]]]:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}/token", asked
         server.shutdown()
+
+
+def test_a_registry_whose_list_leads_back_to_itself_is_read_once() -> None:
+    asked = []
+
+    class Circular(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200 if len(asked) < 10 else 500)
+            self.send_header("Link", f'<{self.path}&last={len(asked)}>; rel="next"')
+            self.end_headers()
+            self.wfile.write(json.dumps({"tags": [NAME]}).encode())
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Circular) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        assert open_shared_store(f"oci+http://127.0.0.1:{server.server_address[1]}/lab/layers").names() == [NAME]
+        server.shutdown()
+    assert len(asked) == 2
 
 
 def test_a_registry_that_asks_for_tokens_gets_them(
