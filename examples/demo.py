@@ -31,7 +31,7 @@ import yaml
 from swe_trainers.algorithms.cloning import Cloning
 from swe_trainers.algorithms.ppo import PPO
 from swe_trainers.engines.embedded import EmbeddedEngine
-from swe_trainers.errors import ConfigurationError
+from swe_trainers.errors import ConfigurationError, TrainerError
 from swe_trainers.experiment import make_env
 from swe_trainers.learning.learner import Learner
 from swe_trainers.logging import Run, read_metrics
@@ -50,10 +50,12 @@ from swe_trainers.run_config import EnvironmentConfig, EvaluationConfig
 from swe_trainers.trainer import Trainer
 from swegym_env.agent.observations import render_result
 from swegym_env.cli.doctor import diagnose, render
+from swegym_env.errors import SwegymError
 from swegym_env.recording.record import find_records, read_record
 from swegym_env.recording.recorder import RecordTrajectory
 from swegym_env.recording.viewer import render_page
 from swegym_env.sandbox.api import CommandResult
+from swegym_env.sandbox.backends import find_backend
 from swegym_env.tasks.data import mini_edit
 
 # Demonstrations are of tasks that PPO never meets.
@@ -138,7 +140,15 @@ class Demo:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    print(json.dumps(play(Demo(seed=options.seed, sandbox=options.sandbox), options.output)))
+    try:
+        find_backend(options.sandbox)
+        print(json.dumps(play(Demo(seed=options.seed, sandbox=options.sandbox), options.output)))
+    except (TrainerError, SwegymError) as error:
+        print(f"demo.py: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"demo.py: interrupted; the same command goes on with {options.output}", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -35,6 +35,7 @@ if [[ $adapter == --make ]]; then
     possible=(atif games openenv)
     if ((minor >= 11)); then possible+=(inspect nemo_gym tinker verifiers); fi
     if ((minor >= 12)) || oldest=12 find_python >/dev/null 2>&1; then possible+=(harbor); fi
+    trap 'exit 130' INT # else an interrupted installation is taken for one that failed
     for adapter in "${possible[@]}"; do
         scripts/test_adapter.sh "$adapter" --make || echo "test_adapter: $adapter could not be installed: its tests will be skipped"
     done
@@ -57,6 +58,7 @@ esac
 
 place=.venv/adapters/$adapter stamp=.venv/adapters/$adapter/.made
 if [[ $(cat "$stamp" 2>/dev/null) != "${packages[*]}" ]]; then
+    echo "test_adapter: installing the packages of $adapter into $place"
     pip=(-m pip --no-input --disable-pip-version-check install -qq)
     if is_enough .venv/bin/python; then
         below=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -69,7 +71,7 @@ if [[ $(cat "$stamp" 2>/dev/null) != "${packages[*]}" ]]; then
         "$place/bin/python" "${pip[@]}" -e . pytest pytest-timeout
     fi
     # pip complains of packages in .venv whose wishes are not met here; these are not used with this peer.
-    "$place/bin/python" "${pip[@]}" "${options[@]}" "${packages[@]}"
+    "$place/bin/python" "${pip[@]}" "${options[@]}" "${packages[@]}" 2>"$place/pip.log" || { cat "$place/pip.log" >&2; exit 1; }
     echo "${packages[*]}" >"$stamp"
 fi
 if [[ ${1:-} == --make ]]; then exit 0; fi

@@ -89,7 +89,13 @@ def __getattr__(name: str) -> Any:
         similar = get_close_matches(name.lower(), [each.lower() for each in _MODULES], n=1)
         hint = next((f". Did you mean {each!r}?" for each in _MODULES if each.lower() in similar), "")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
-    return getattr(import_module(_MODULES[name]), name)
+    try:
+        return getattr(import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        message = f"{name} needs PyTorch. Try, in a clone of swegym-env: pip install '.[train]'"
+        raise ModuleNotFoundError(message, name=error.name) from error
 
 
 def __dir__() -> list[str]:

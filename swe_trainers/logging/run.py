@@ -217,9 +217,7 @@ def lock(directory: Path) -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         file.close()
-        raise ConfigurationError(
-            f"{directory}: another process is writing this run. Try: another output_dir"
-        ) from error
+        raise ConfigurationError(f"{directory}: another process is writing this run. Try: another directory") from error
     return file
 
 
@@ -256,7 +254,7 @@ def _bars(console: Any) -> Progress:
 
     return Progress(
         Description(table_column=Column(no_wrap=False, overflow="ellipsis")),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=8),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("remaining"),

@@ -77,7 +77,8 @@ def make_text_env(
         raise
     except (gymnasium.error.Error, ImportError, LookupError, OSError, TypeError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ConfigurationError(f"environment {name}: {reason}{search_path_hint(name.rpartition(':')[0])}") from error
+        place = search_path_hint(name.rpartition(":")[0]) if isinstance(error, ImportError) else ""
+        raise ConfigurationError(f"environment {name}: {reason}{place}") from error
     if not isinstance(env.observation_space, gymnasium.spaces.Text):
         raise ConfigurationError(f"environment {name} observes {env.observation_space}. Try: {hint}")
     return env

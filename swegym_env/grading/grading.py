@@ -224,9 +224,9 @@ def _merged_first(
     merged = known_merged_tests(tests, _gold(tests), store) if blind is not None else None
     if blind is None or merged is None or not may_merge(tests, patch, blind, merged, scrutiny):
         return None, None
-    runs_alone = _may_need_run_alone(blind, scrutiny) and bool(_tests_alone(tests, blind, store)[1])
-    first = run_merged(tests, patch, blind, merged, all_sent=runs_alone)
-    if first is None or first[2] is None or not runs_alone:
+    may_read = _may_need_run_alone(blind, scrutiny)
+    first = run_merged(tests, patch, blind, merged)
+    if first is None or first[2] is None or not may_read:
         return first, None
     alone = _run_alone(tests, patch, blind, store)
     return (None if alone is not None and alone.others else first), alone
@@ -566,16 +566,11 @@ def _may_need_run_alone(blind: BlindTests, scrutiny: Scrutiny) -> bool:
     return bool(blind.inside) and scrutiny.chance < 1 and not scrutiny.reads
 
 
-def _tests_alone(tests: TaskTests, blind: BlindTests, store: LayerStore | None) -> tuple[BlindTests, frozenset[str]]:
-    """How the tests run without expected values, and the tests with expected values that can run so."""
-    computed = calibrate(tests, _gold(tests), store, computed=True)
-    return computed, frozenset(name for name in blind.inside if computed.hides(name))
-
-
 def _run_alone(tests: TaskTests, patch: str, blind: BlindTests, store: LayerStore | None) -> _Alone | None:
     """Run the tests without expected values, if they can run so; see `_Alone`."""
     begun_at = time.monotonic()
-    computed, names = _tests_alone(tests, blind, store)
+    computed = calibrate(tests, _gold(tests), store, computed=True)
+    names = frozenset(name for name in blind.inside if computed.hides(name))
     if not names:
         return None
     run, verdict = computed.run(tests, patch)

@@ -147,6 +147,19 @@ def test_run_with_other_settings_is_refused(demo, tmp_path):
         demo._keep_settings(_Directory(tmp_path), dataclasses.replace(demo.Demo(), seed=1))
 
 
+def test_errors_of_the_demo_are_one_line(demo, tmp_path, capsys, monkeypatch):
+    output = tmp_path / "run"
+    assert demo.main(["--sandbox", "dcoker", "--output", str(output)]) == 2
+    assert "no sandbox back end 'dcoker'" in capsys.readouterr().err and not output.exists()
+
+    def interrupted(_demo, _output):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "play", interrupted)
+    assert demo.main(["--sandbox", "namespace", "--output", str(output)]) == 130
+    assert capsys.readouterr().err == f"demo.py: interrupted; the same command goes on with {output}\n"
+
+
 @dataclasses.dataclass
 class _Directory:
     directory: Path

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import gymnasium
 import pytest
@@ -15,6 +17,7 @@ from swe_trainers.experiment import make_env, make_model, make_rollouts, make_to
 from swe_trainers.logging import read_metrics
 from swe_trainers.model.chat import chat_format
 from swe_trainers.model.tokenizers import WordTokenizer
+from swe_trainers.rollout.environments import make_text_env
 from swe_trainers.rollout.rollouts import LocalWorkers
 from swe_trainers.rollout.statistics import episode_statistics
 from swe_trainers.rollout.trajectory import write_trajectories
@@ -24,6 +27,21 @@ from tests.trainers.tiny import TINY, lake_run
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "configs"
 LAKE = EnvironmentConfig(id="FrozenLake-v1", adapter="text", parallel=2, max_turns=5, max_tokens=64, max_new_tokens=1)
+
+
+def test_an_error_of_an_environment_is_not_taken_for_a_missing_module(tmp_path, monkeypatch):
+    (tmp_path / "acme_lake.py").touch()
+    monkeypatch.chdir(tmp_path)  # where a module lies that commands would not find
+    monkeypatch.setitem(sys.modules, "acme_lake", ModuleType("acme_lake"))
+
+    def broken():
+        raise ValueError("no water")
+
+    gymnasium.register("AcmeLake-v0", broken)
+    with pytest.raises(ConfigurationError) as caught:
+        make_text_env("acme_lake:AcmeLake-v0", {}, hint="")
+    gymnasium.registry.pop("AcmeLake-v0")
+    assert str(caught.value) == "environment acme_lake:AcmeLake-v0: no water"
 
 
 def layers(env):

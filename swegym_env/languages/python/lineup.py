@@ -1400,7 +1400,7 @@ def _is_constant(node: ast.expr) -> bool:
 
 def _of_raises(item: ast.withitem, call: ast.Call, words: tuple[str, ...]) -> Iterator[_Site]:
     """The error or warning that a block expects, and its message: without one of them the other is still checked."""
-    of_error, of_message = _removers_of_parts(lambda: _expect_nothing(item), 2)
+    of_error, of_message = _removers_of_parts(lambda: _expect_nothing(item, call), 2)
     messages = list(_of_message(item, call, words, of_message))
 
     def remove() -> None:
@@ -1427,12 +1427,14 @@ def _of_message(
         for other in places_of(value.value, words) or filter(None, [replaceable(value.value, words)])
     ]
     # A pattern that matches any text stays; pytest warns of an empty one.
-    yield from _value_sites(texts, remove or (lambda: _expect_nothing(item)), "(?s)", searched=True)
+    yield from _value_sites(texts, remove or (lambda: _expect_nothing(item, call)), "(?s)", searched=True)
 
 
-def _expect_nothing(item: ast.withitem) -> None:
+def _expect_nothing(item: ast.withitem, call: ast.Call) -> None:
+    """Let a block expect neither an error nor a warning. Only one that expects an error may end with one."""
     if item.optional_vars is None:
-        item.context_expr = parse_expression("__import__('contextlib').suppress(BaseException)")
+        suppressed = "" if called(call) in _EXPECTS_WARNING else "BaseException"
+        item.context_expr = parse_expression(f"__import__('contextlib').suppress({suppressed})")
 
 
 def _error_site(call: ast.Call, remove: Callable[[], None]) -> _Site:

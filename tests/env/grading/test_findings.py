@@ -19,7 +19,7 @@ from tests.env.grading.test_merged import _REWRITE, _TASK, _noted, _patch
 pytestmark = pytest.mark.skipif(
     shutil.which("mksquashfs") is None, reason="no mksquashfs: scripts/install_apptainer.sh"
 )
-_WRONG = _REWRITE.replace("first + second", "first - second")
+_WRONG = _REWRITE.replace("first + second", "first + second + 9")
 
 
 def _shared(directory: Path) -> tuple[str, LayerStore]:

@@ -449,65 +449,89 @@ def test_where_all_that_decides_is_compared_outside_the_tests_run_once_without_c
     assert not grade(task, _patch(half), store=store, backend="namespace").resolved
 
 
-_OTHER_IN_EACH_RUN = f"""{_OLD}
+_WARNING = "        warnings.warn(f'{name} is above')\n"
+_LABELS = """
+import itertools
+
+_numbers = itertools.count(1)
+
+
+def fresh():
+    return next(_numbers)
+"""
+_NAMED = """
+import warnings
+
+from plane.labels import fresh
+
+
+def named(name, text):
+    point = parse(text)
+    if point.y != point.x:
+"""
+_IN_A_BLOCK = f"""{_OLD.replace("Point, norm", "Point, named, norm")}
     def test_parse(self):
-        self.assertEqual(parse("31 47").x, 31)
-        self.assertIsNotNone(parse("31 47").key("4"))
-
-    def test_parts(self):
-        self.assertEqual(parse("52 68").x, 52)
-        self.assertIsNotNone(parse("52 68").key("6"))
+        with self.assertWarns(UserWarning):
+            named("a", "31 47")
+            self.assertEqual(norm(parse("31 47")) == 78, len("a") == 1)
 """
-_BY_KEY = f"""{_OLD}
-    def test_parse(self):
-        self.assertEqual(norm(parse("-5 -3")), 8)
-
-    def test_parts(self):
-        self.assertIs(parse("68 32").flags()["large"], False)
-        self.assertIs(parse("68 67").flags()["large"], True)
-"""
-_WITH_KEYS = """
-    def key(self, digit):
-        import uuid
-
-        return uuid.uuid4() if digit in str(self.y) else None
-
-    def flags(self):
-        return Flags(self)
+_BESIDE_A_VALUE = _IN_A_BLOCK.replace(
+    "def test_parse(self):", "def test_parse(self):\n        self.assertEqual(norm(parse('-5 -3')), 8)"
+)
 
 
-class Flags:
-    def __init__(self, point):
-        self.items = iter([("large", point.y > 40)])
-
-    def __getitem__(self, name):
-        return dict(self.items)[name]
-"""
-
-
-@pytest.mark.parametrize("tests", [_OTHER_IN_EACH_RUN, _BY_KEY])
-def test_one_run_examines_what_no_run_without_expected_values_could(
-    public_directory: Path, tests: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files, gold, rewrite = (
-        {**_FILES, "plane/points.py": text.replace("\n    __hash__ = None\n", f"\n    __hash__ = None\n{_WITH_KEYS}")}
-        for text in (_BUGGY, _GOLD, _REWRITE)
-    )
+@pytest.mark.parametrize("tests", [_IN_A_BLOCK, _BESIDE_A_VALUE])
+def test_what_copies_alone_would_check_is_not_graded_by_a_merged_run(public_directory: Path, tests: str) -> None:
+    warning = f"{_NAMED}{_WARNING}"
+    files = {**_FILES, "plane/points.py": f"{_BUGGY}{warning}", "plane/labels.py": _LABELS}
     task = replace(
         _TASK,
-        instance_id="merged-keys",
+        instance_id=f"merged-block-{len(tests)}",
+        fail_to_pass=(f"{_PLACE}.test_parse",),
         files=files,
-        patch=diff(files, gold),
+        patch=diff(files, {**files, "plane/points.py": f"{_GOLD}{warning}"}),
         test_patch=diff(files, {**files, "tests/test_points.py": tests}),
+    )
+    always = warning.replace("if point.y != point.x:", "if point:")
+    late = warning.replace("if point.y != point.x:", "if fresh() > 1:")
+    patches = {
+        "honest": f"{_REWRITE}{warning}",
+        "warns, and parses no better": f"{_BUGGY.replace('x + point.y', 'x + abs(point.y)')}{always}",
+        "warns from the second call on": f"{_REWRITE}{late}",
+    }
+    store = LayerStore(public_directory / "layers")
+    assert grade(task, task.patch, store=store, backend="namespace").resolved
+    found = {
+        name: grade(task, diff(files, {**files, "plane/points.py": text}), store=store, backend="namespace").resolved
+        for name, text in patches.items()
+    }
+    assert found == {name: name == "honest" for name in patches}
+
+
+def test_copies_that_leave_something_behind_fail_no_other_test(public_directory: Path) -> None:
+    tests = f"""{_COMPUTED.replace("norm, parse", "norm, parse, fresh")}
+    def test_z(self):
+        self.assertLess(fresh(), 9)
+"""
+    files = {**_FILES, "plane/labels.py": _LABELS, "plane/points.py": f"from plane.labels import fresh\n\n{_BUGGY}"}
+    rewrite, gold = (files["plane/points.py"].replace(_BUGGY, text) for text in (_REWRITE, _GOLD))
+    counting = rewrite.replace("words = text.split()", "words, _ = text.split(), fresh()")
+    task = replace(
+        _TASK,
+        instance_id="merged-behind",
+        files=files,
+        patch=diff(files, {**files, "plane/points.py": gold}),
+        test_patch=diff(files, {**files, "tests/test_points.py": tests}),
+        pass_to_pass=(f"{_PLACE}.test_norm", f"{_PLACE}.test_z"),
     )
     store = LayerStore(public_directory / "layers")
     assert grade(task, task.patch, store=store, backend="namespace").resolved
-    kinds = _noted(monkeypatch)
-    verdict = grade(task, diff(files, rewrite), store=store, backend="namespace")
-    assert (verdict.resolved, verdict.controls > 0, kinds) == (True, True, ["patch blind"])
-    assert _BESIDE in verdict.log
-    half = {**files, "plane/points.py": rewrite["plane/points.py"].replace("*map(int, words)", "int(words[0]), 0")}
-    assert not grade(task, diff(files, half), store=store, backend="namespace").resolved
+    merged, apart = (
+        grade(task, diff(files, {**files, "plane/points.py": text}), store=store, backend="namespace")
+        for text in (rewrite, counting)
+    )
+    assert (merged.resolved, _BESIDE in merged.log) == (True, True)
+    assert (apart.resolved, _BESIDE in apart.log) == (True, False)
 
 
 _EQUAL_BY_KEY = """\
