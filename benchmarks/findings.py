@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import shutil
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,9 +19,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from benchmarks.real_rows import mechanical_rewrite
 from benchmarks.records import row, write_results
-from swegym_env.auditing.gold import GoldPatch
-from swegym_env.auditing.rewrites import rewrite
 from swegym_env.grading.findings import keep_findings
 from swegym_env.grading.grading import grade
 from swegym_env.paths import work_dir
@@ -48,8 +48,7 @@ def find_out(task: Task, repos: str | None, layers: str, findings: str) -> str:
         shared.create()
         for name in chosen:
             share_layer(store, name, shared)
-    gold = GoldPatch.of(task.patch, workspace.base)
-    return rewrite(gold, "renamed-locals") or rewrite(gold, "extra-files")
+    return mechanical_rewrite(task, workspace)
 
 
 def grade_on(machine: Path, task: Task, patch: str, repos: str | None, address: str) -> tuple[float, float]:
@@ -98,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             for machine in ("taking", "finding"):
                 shutil.rmtree(place / machine)
-    together = {"first verdict, without / with findings": sorted(ratios)[len(ratios) // 2]}
+    together = {"first verdict, without / with findings": statistics.median(ratios)}
     print(together, write_results("findings", rows, ratios=together, packages=[], path=options.output), sep="\n")
     return 0
 

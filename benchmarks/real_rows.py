@@ -217,6 +217,11 @@ def _graded(
 def _text(task: Task, patch: str, workspace: LocalWorkspace) -> str:
     if patch != "rewrite":
         return task.patch if patch == "gold" else ""
+    return mechanical_rewrite(task, workspace)
+
+
+def mechanical_rewrite(task: Task, workspace: LocalWorkspace) -> str:
+    """A repair with another text: the gold patch with other names of local variables, a comment and one more file."""
     gold = GoldPatch.of(task.patch, workspace.base)
     return rewrite(gold, "renamed-locals") or rewrite(gold, "extra-files")
 

@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from swe_trainers.algorithms import BUILT_IN, alternative
+from swe_trainers.errors import install_hint
 
 if TYPE_CHECKING:
     from swe_trainers.algorithms.algorithm import Algorithm
@@ -94,8 +95,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        message = f"{name} needs PyTorch. Try, in a clone of swegym-env: pip install '.[train]'"
-        raise ModuleNotFoundError(message, name=error.name) from error
+        raise ModuleNotFoundError(f"{name} needs PyTorch. {install_hint('train')}", name=error.name) from error
 
 
 def __dir__() -> list[str]:

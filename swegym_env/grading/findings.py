@@ -81,8 +81,8 @@ def keep_findings(task: Task, store: LayerStore) -> Path | None:
     Raises:
         LayerError: as `LayerStore.get_or_build`.
     """
-    kinds = tuple(f"{kind}-{version}" for kind, version in VERSIONS.items())
-    own = [place for place in _directory(task, store).glob("*.json") if place.name.startswith(kinds)]
+    directory = _directory(task, store)
+    own = [place for kind in VERSIONS for name in (_name(kind), _name(kind, "*")) for place in directory.glob(name)]
 
     def copy(layer: Path) -> None:
         for place in own:
@@ -96,7 +96,7 @@ def _directory(task: Task, store: LayerStore) -> Path:
     return store.root.parent / "findings" / task.digest
 
 
-def _name(kind: str, key: str) -> str:
+def _name(kind: str, key: str = "") -> str:
     return f"{kind}-{VERSIONS[kind]}{'-' if key else ''}{key}.json"
 
 

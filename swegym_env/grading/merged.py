@@ -23,7 +23,7 @@ import json
 import re
 import secrets
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -123,20 +123,20 @@ def run_merged(
         return None
     blinded = merged.rewritten(task, blind)
     beside, shares = merged.merge(task, blinded, blind.sure)
-    # Of a condition that is not sent, the copies alone would say whether the patch meets it, and they run later.
-    if beside is None or not beside.are_sent:
+    if beside is None:
         return None
     blinded = dataclasses.replace(blinded, files=beside.files)
     copies = [copy.name for copy in beside.copies]
     shown = blind.beside(blinded, beside)
     # What a test checks itself too, it contains anyway.
     hidden = {name: pair.own_bits for name, pair in blind.pairs.items() if not pair.is_beside}
-    lost: Counter[str] = Counter()
+    lost: dict[str, float] = defaultdict(float)
     for name, bits in hidden.items():
         shown_bits = shown.pairs[name].own_bits
         if bits > max(_GUESSED_BITS, shown_bits):
             return None
-        lost.update(dict.fromkeys(blind.pairs[name].names, bits - shown_bits))
+        for test in blind.pairs[name].names:
+            lost[test] += bits - shown_bits
     if max(lost.values(), default=0.0) > _MOST_BITS_OF_A_TEST:
         return None
     run, verdict = shown.run(tests, patch, blinded, copies)
@@ -158,8 +158,8 @@ def run_merged(
         is_clear = not verdict.resolved or {False} in rights.values()
         with_copies = frozenset[str]().union(*(copy.expectation.names for copy in beside.copies))
         known = (*task.fail_to_pass, *task.pass_to_pass)
-        failed = {name for name in known if whole.tests.get(name) not in ("PASSED", "XFAIL")}
-        if with_copies and failed.isdisjoint(with_copies):  # the copies may have left something behind
+        _, failed = names_by_outcome(known, whole.tests, task.eval_type, "strict")
+        if with_copies and with_copies.isdisjoint(failed):  # the copies may have left something behind
             return None
         return (run, whole, None) if is_clear else None
     if any(passed.get(copy, False) != copy.right for copy in beside.copies):

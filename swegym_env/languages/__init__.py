@@ -468,12 +468,10 @@ class Merged(Lineup):
         readable: constants and names in the copies, as source, without those that show nothing more there than in the
             blind tests.
         removed: places of the conditions of computed values that the blind tests do not check beside their copies.
-        are_sent: whether the blind tests send the values of all conditions that they do not check.
     """
 
     readable: frozenset[str]
     removed: frozenset[str]
-    are_sent: bool
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,6 @@ class _Merging:
         self._differing: set[str] = set()  # constants of right copies that their decoys do not have
         self._readable: set[str] = set()
         self._removed: set[str] = set()
-        self._are_sent = True
         # Comparisons and values with placeholders, whose expected values are not in the blind tests; beside the second
         # kind there may be other values.
         self._partly = {each.place for each in blinded.placeholders.values()}
@@ -110,7 +109,8 @@ class _Merging:
         text = self._texts[path]
         checked = [one in examined for one, places in sites[:-1] if not places]
         unchecked = [places & self._beside for one, places in read if one in examined and not places & self._hidden]
-        self._are_sent = self._are_sent and all(unchecked)
+        if not all(unchecked):  # the copies alone would say whether the patch is right, and they run later
+            return False
         self._removed.update(*unchecked)
         stripped = text.stripped(function, words, checked)
         original = text.with_helpers(function, self._used, self._choice)
@@ -188,7 +188,6 @@ class _Merging:
             tuple(self._copies),
             frozenset(self._readable | helpers),
             frozenset(self._removed),
-            self._are_sent,
         )
 
 

@@ -117,6 +117,18 @@ def _patch(text: str) -> str:
     return diff(_FILES, {**_FILES, "plane/points.py": text})
 
 
+def _task(name: str, files: dict[str, str], gold: str, tests: str, **others: Any) -> Task:
+    """The task with other files, of which `gold` repairs the points."""
+    return replace(
+        _TASK,
+        instance_id=name,
+        files=files,
+        patch=diff(files, {**files, "plane/points.py": gold}),
+        test_patch=diff(files, {**files, "tests/test_points.py": tests}),
+        **others,
+    )
+
+
 def _watch(monkeypatch: pytest.MonkeyPatch, note: Callable[[str, bool, Run, str], None]) -> None:
     """From now on, note each run of tests: the patch, whether it is blind, the result, and the module that made it."""
     run = TaskTests.run
@@ -380,14 +392,7 @@ def test_an_equality_that_hides_what_another_test_left_behind_is_rejected(
     before["tests/test_points.py"] = old
     wide = _LEAKING.replace("* 31", "* 31 + 7")
     gold = wide.replace("tags += words[2:]", "tags = words[2:]")
-    task = replace(
-        _TASK,
-        instance_id="leaking",
-        files=before,
-        patch=diff(before, {**before, "plane/points.py": gold}),
-        test_patch=diff(before, {**before, "tests/test_points.py": new}),
-        fail_to_pass=(f"{_PLACE}.test_parse",),
-    )
+    task = _task("leaking", before, gold, new, fail_to_pass=(f"{_PLACE}.test_parse",))
     store = LayerStore(public_directory / "layers")
     honest, hiding = (
         wide.replace("tags += words", "tags = tags + words"),
@@ -484,14 +489,8 @@ _BESIDE_A_VALUE = _IN_A_BLOCK.replace(
 def test_what_copies_alone_would_check_is_not_graded_by_a_merged_run(public_directory: Path, tests: str) -> None:
     warning = f"{_NAMED}{_WARNING}"
     files = {**_FILES, "plane/points.py": f"{_BUGGY}{warning}", "plane/labels.py": _LABELS}
-    task = replace(
-        _TASK,
-        instance_id=f"merged-block-{len(tests)}",
-        fail_to_pass=(f"{_PLACE}.test_parse",),
-        files=files,
-        patch=diff(files, {**files, "plane/points.py": f"{_GOLD}{warning}"}),
-        test_patch=diff(files, {**files, "tests/test_points.py": tests}),
-    )
+    name, repaired = f"merged-block-{len(tests)}", (f"{_PLACE}.test_parse",)
+    task = _task(name, files, f"{_GOLD}{warning}", tests, fail_to_pass=repaired)
     always = warning.replace("if point.y != point.x:", "if point:")
     late = warning.replace("if point.y != point.x:", "if fresh() > 1:")
     patches = {
@@ -516,14 +515,7 @@ def test_copies_that_leave_something_behind_fail_no_other_test(public_directory:
     files = {**_FILES, "plane/labels.py": _LABELS, "plane/points.py": f"from plane.labels import fresh\n\n{_BUGGY}"}
     rewrite, gold = (files["plane/points.py"].replace(_BUGGY, text) for text in (_REWRITE, _GOLD))
     counting = rewrite.replace("words = text.split()", "words, _ = text.split(), fresh()")
-    task = replace(
-        _TASK,
-        instance_id="merged-behind",
-        files=files,
-        patch=diff(files, {**files, "plane/points.py": gold}),
-        test_patch=diff(files, {**files, "tests/test_points.py": tests}),
-        pass_to_pass=(f"{_PLACE}.test_norm", f"{_PLACE}.test_z"),
-    )
+    task = _task("merged-behind", files, gold, tests, pass_to_pass=(f"{_PLACE}.test_norm", f"{_PLACE}.test_z"))
     store = LayerStore(public_directory / "layers")
     assert grade(task, task.patch, store=store, backend="namespace").resolved
     merged, apart = (

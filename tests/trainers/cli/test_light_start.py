@@ -158,3 +158,17 @@ def test_commands_without_the_extra_say_what_to_install(tmp_path: Path) -> None:
 def test_help_works_without_the_extra(tmp_path: Path, entry: str, word: str) -> None:
     done = run_main(WITHOUT_EXTRAS, entry, "--help", cwd=tmp_path)
     assert done.returncode == 0 and word in done.stdout and done.stderr == ""
+
+
+def test_importing_what_needs_the_extra_says_what_to_install(tmp_path: Path) -> None:
+    program = f"{WITHOUT_EXTRAS}\nfrom swe_trainers import PPO"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    message = "ModuleNotFoundError: PPO needs PyTorch. Try, in a clone of swegym-env: pip install '.[train]'"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, message)
