@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import itertools
 import os
 import re
 import sys
 import textwrap
+import time
 import types
 import unittest
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -161,8 +163,9 @@ def _compared(
     monkeypatch: pytest.MonkeyPatch,
     questions: Sequence[Compared] = (),
     known: Collection[Compared] = (),
+    set_up: Callable[[], object] = dict,
 ) -> tuple[bool, ComparedObjects]:
-    """Whether `test_parse` passes with this module under test, and what it records."""
+    """Whether `test_parse` passes with this module under test, after `set_up`, and what it records."""
     recording = record_comparisons({_PATH: tests}, [_NAME], (), questions, known)
     assert recording is not None
     output, text = place / f"{len(os.listdir(place))}.out", recording.files[_PATH].replace(recording.output, "OUTPUT")
@@ -182,6 +185,7 @@ def _compared(
     test_module.__file__ = f"/testbed/{_PATH}"
     monkeypatch.setitem(sys.modules, "test_points", test_module)  # where dataclasses look
     exec(compile(text, test_module.__file__, "exec"), test_module.__dict__)
+    set_up()
     result = unittest.TestResult()
     unittest.TestSuite([test_module.PointTest("test_parse")]).run(result)
     sent = output.read_bytes() if output.exists() else b""
@@ -202,6 +206,27 @@ def test_a_weaker_equality_is_seen_however_a_test_compares(
     passed, asked = _compared(tests, _REPAIRED, tmp_path, monkeypatch, questions, gold.by_test[_NAME])
     assert passed and asked.answers.keys() == {*range(len(questions))}
     assert any(asked.answers[number] == {(not one.answer, True)} for number, one in enumerate(questions))
+
+
+def test_a_long_set_up_leaves_time_for_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a framework makes before the tests, such as Django's models, takes nothing from what they make."""
+    clock, step = itertools.count(), [1.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock) * step[0])
+
+    def set_up() -> None:
+        for number in range(100):
+            sys.modules["plane.points"].Point(number, number)
+        step[0] = 0.0
+
+    body = (
+        "from plane.points import parse_path\nassert parse('31 47') in parse_path('1 2,31 47')\n"
+        "assert parse('31 47') == Point(31, 47)\n"
+    )
+    tests = _tests({"": body})
+    passed, found = _compared(tests, _REPAIRED, tmp_path, monkeypatch, set_up=set_up)
+    assert passed and found.by_test[_NAME] and not found.more
+    assert all(side.made for one in found.by_test[_NAME] for side in one.contents), "the arguments of Point are known"
+    assert ("plane/points.py", "__init__") in found.inside
 
 
 def _task(name: str, parts: Mapping[str, str], points: str = _POINTS, keys: str = POINT_KEYS) -> Task:

@@ -43,14 +43,12 @@ _NAMED = re.compile(
 )
 _OF_TESTS, _FILES_OF_TESTS = ("/tests/", "/test/", "/testing/"), ("tests.py", "test.py", "conftest.py", "testing.py")
 _MOST_EVENTS, _MOST_BYTES, _MOST_PARTS, _MOST_DEPTH, _MOST_TEXT, _SECONDS = 2000, 8 << 20, 500, 40, 20000, 15.0
-_MOST_AT_LINE, _MOST_MADE, _MADE_SECONDS, _MOST_BITS = (
-    1000000,
-    100000,
-    5.0,
-    10000,
-)  # Python writes no number of more than 4300 digits
+_MOST_AT_LINE, _MOST_MADE, _MOST_BITS = 1000000, 100000, 10000  # Python writes no number of more than 4300 digits
 _MOST_ITEMS, _MOST_TRIED = 20000, 500  # _MOST_TRIED: comparisons by the repository, of each method
-_FOLLOWING_SECONDS = 2.0
+# For the arguments of constructors, and for what these and comparisons run: where no test calls them, as in the set-up
+# of a framework, and for a test.
+_MADE_SECONDS, _FOLLOWING_SECONDS = (0.3, 5.0), (2.0, 2.0)
+_MOST_FOLLOWED = 3  # objects that no test makes, of each class
 _TEXTS = ("str", "bytes", "bytearray")
 _HOLDING = ("list", "tuple", "set", "frozenset", "OrderedDict", "dict", "deque")
 _BASES = {
@@ -90,10 +88,11 @@ _HERE = _frame(0).f_code.co_filename
 _held_of, _flags_of = type.__dict__["__dict__"].__get__, type.__dict__["__flags__"].__get__
 _module, _qualname = type.__dict__["__module__"].__get__, type.__dict__["__qualname__"].__get__
 _state, _seen, _watched, _counts, _recorded = threading.local(), set(), set(), {}, {}
-_spent, _spent_on_made, _written = [0.0], [0.0], [0]
+_spent, _written = [0.0], [0]
+_spent_on_made, _spent_on_following = [0.0, 0.0], [0.0, 0.0]  # where no test calls, and for a test
 _made = {}  # id of an object → the arguments that its class was called with, and its content after that
 _globals, _are_globals_known = {}, [False]
-_tried, _reached, _spent_on_following = {}, set(), [0.0]
+_tried, _reached, _in_test_files = {}, set(), {}
 
 
 def _absolute(path):
@@ -126,6 +125,20 @@ def _test(of_product=False):
         frame = frame.f_back
     is_other = found and TESTS and found[1].startswith("test") and found[1] not in TESTS
     return None if is_other or found is None else (found, line)
+
+
+def _is_for_test():
+    """Whether a test that counts calls what is called, or other code of a test file."""
+    frame, outermost = _frame(2), None
+    while frame is not None:
+        path = frame.f_code.co_filename
+        is_inside = _in_test_files.get(path)
+        if is_inside is None:
+            is_inside = _in_test_files[path] = _absolute(path) in FILES
+        if is_inside:
+            outermost = frame.f_code.co_name
+        frame = frame.f_back
+    return outermost is not None and not (TESTS and outermost.startswith("test") and outermost not in TESTS)
 
 
 # --- What an object is, read without code of its class ---
@@ -477,7 +490,8 @@ def _wrapped(method, held, kind):
         test = _test()
         if test is None:
             _note_inside(label + "." + method, self, other)
-            return _chosen(follow, function)(self, *others, **named)
+            is_for_test = _spent_on_following[True] < _FOLLOWING_SECONDS[True] and _is_for_test()
+            return _chosen(follow, function, is_for_test)(self, *others, **named)
         test, line = test
         _state.busy = True
         try:
@@ -488,7 +502,7 @@ def _wrapped(method, held, kind):
             _ask(test, number)
         finally:
             _state.busy = False
-        answer = _chosen(follow, function)(self, *others, **named)
+        answer = _chosen(follow, function, True)(self, *others, **named)
         if pair is not None and answer is not NotImplemented:
             try:
                 decided = bool(answer)
@@ -520,7 +534,7 @@ def _following(function, kind, what):
     """A method that records which functions of the repository it runs."""
     of_class = _path_of(sys.modules.get(_module_of(kind))), ""
 
-    def follow(*arguments, **named):
+    def follow(is_for_test, *arguments, **named):
         if sys.getprofile() is not None:
             return function(*arguments, **named)
         codes, begun = set(), _clock()
@@ -540,14 +554,19 @@ def _following(function, kind, what):
                 if _is_product(path) and (what, of, path, name) not in _reached:
                     _reached.add((what, of, path, name))
                     _append(what, of, path, name)
-            _spent_on_following[0] += _clock() - begun
+            _spent_on_following[is_for_test] += _clock() - begun
 
     return follow
 
 
-def _chosen(follow, function):
-    """A method that is followed while there is time for it; then itself, without a frame between that deepens calls."""
-    return follow if _spent_on_following[0] < _FOLLOWING_SECONDS else function
+def _chosen(follow, function, is_for_test):
+    """A method that is followed while there is time for it; then itself, without a frame between that deepens calls.
+
+    When no time for a test is left, nothing is followed any more.
+    """
+    if all(_spent_on_following[each] < _FOLLOWING_SECONDS[each] for each in (is_for_test, True)):
+        return functools.partial(follow, is_for_test)
+    return function
 
 
 def _content(test, one, other):
@@ -639,22 +658,28 @@ def _watch_making(kind):
     if not isinstance(held, types.FunctionType) or held.__code__.co_filename == _HERE:
         return
 
-    follow = _following(held, kind, "makes")
+    follow, made_of = _following(held, kind, "makes"), [0]
 
     def make(self, *arguments, **named):
         building = _state.__dict__.setdefault("building", set())
-        is_inner = id(self) in building or getattr(_state, "busy", False)
-        if is_inner or _spent_on_made[0] > _MADE_SECONDS or len(_made) > _MOST_MADE:
+        if id(self) in building or getattr(_state, "busy", False) or len(_made) > _MOST_MADE:
             return held(self, *arguments, **named)
-        packed = _timed(lambda: _packed_call(arguments, named))
+        is_for_test = _is_for_test()
+        if not is_for_test:
+            made_of[0] += 1
+        is_followed = is_for_test or made_of[0] <= _MOST_FOLLOWED
+        function = _chosen(follow, held, is_for_test) if is_followed else held
+        is_read = _spent_on_made[is_for_test] <= _MADE_SECONDS[is_for_test]
+        packed = _timed(lambda: _packed_call(arguments, named), is_for_test) if is_read else None
         building.add(id(self))
         try:
-            return _chosen(follow, held)(self, *arguments, **named)
+            return function(self, *arguments, **named)
         finally:
             building.discard(id(self))
-            text = _timed(lambda: _without_numbers(*_packed(self, content_alone=True)))
-            if packed is not None and text is not None:
-                _made[id(self)] = packed, text
+            if packed is not None:
+                text = _timed(lambda: _without_numbers(*_packed(self, content_alone=True)), is_for_test)
+                if text is not None:
+                    _made[id(self)] = packed, text
 
     with contextlib.suppress(TypeError, AttributeError):  # the class allows no change
         type.__setattr__(kind, "__init__", functools.wraps(held)(make))
@@ -666,7 +691,7 @@ def _packed_call(arguments, named):
     return [values[: len(arguments)], [[name, values[len(arguments) + place]] for place, name in enumerate(names)]]
 
 
-def _timed(read):
+def _timed(read, is_for_test):
     begun, is_busy = _clock(), getattr(_state, "busy", False)
     _state.busy = True
     try:
@@ -675,7 +700,7 @@ def _timed(read):
         return None
     finally:
         _state.busy = is_busy
-        _spent_on_made[0] += _clock() - begun
+        _spent_on_made[is_for_test] += _clock() - begun
 
 
 def _importing(load):
