@@ -81,7 +81,7 @@ _IN_PICKLES = {
 _OPAQUE = (types.BuiltinFunctionType, types.MethodType, types.GeneratorType, types.FrameType, types.CodeType)
 _OF_INTERPRETER = (type(object.__eq__), type(dict.__contains__))  # methods that compare what is there
 _MADE_BY_PYTHON = 1 << 9  # of the flags of a class
-_open, _write, _close, _dumps, _clock, _getpid = os.open, os.write, os.close, json.dumps, time.perf_counter, os.getpid
+_open, _write, _close, _dumps, _clock, _getpid = os.open, os.write, os.close, json.dumps, time.process_time, os.getpid
 _frame = sys._getframe  # noqa: SLF001
 _HERE = _frame(0).f_code.co_filename
 # What a class is, without code of its metaclass.
