@@ -17,13 +17,13 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from swe_trainers import __version__
 from swe_trainers.cli.completion import add_print_completion, settings_of
 from swe_trainers.cli.evaluate import JSON_LOGS, link_to_evaluation, positive
+from swe_trainers.cli.parser import Parser
 from swe_trainers.errors import ConfigurationError, TrainerError, install_hint
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _COMMANDS[given[0]](given[1:])
     if len(given) == 2 and given[0] in ("-h", "--help"):
         return _run(lambda: _explain(given[1]), "swe-train", debug=False, interrupted="interrupted")
-    parser = _Parser(
+    parser = Parser(
         prog="swe-train",
         description="Train a language model on a text environment.",
         usage="swe-train CONFIG [--section.key value ...] [--print-config | --dry-run [--json]]\n"
@@ -235,9 +235,11 @@ def main_eval(arguments: Sequence[str] | None = None) -> int:
     from swe_trainers.cli import evaluate as command
 
     description = "Measure a model on an environment: behind a URL, or in a folder."
-    parser = _Parser(prog="swe-eval", description=description, usage=command.USAGE, epilog=command.EXAMPLE)
+    parser = Parser(prog="swe-eval", description=description, usage=command.USAGE, epilog=command.EXAMPLE)
     command.add_options(parser)
     add_print_completion(parser, _settings, words=["compare"])
+    if not given:
+        parser.error("the following arguments are required: RUN, or --model")
     options, unread = parser.parse_known_args(given)
     code = 0
 
@@ -254,7 +256,7 @@ def _compare(arguments: Sequence[str]) -> int:
     from swe_trainers.cli import evaluate as command
 
     epilog = "example:\n  swe-eval compare runs/eval/before/mini runs/eval/after/mini\n"
-    parser = _Parser(prog="swe-eval compare", description="Pair two evaluations instance by instance.", epilog=epilog)
+    parser = Parser(prog="swe-eval compare", description="Pair two evaluations instance by instance.", epilog=epilog)
     command.add_comparison(parser)
     options = parser.parse_args(arguments)
     return _run(lambda: command.run_comparison(options), parser.prog, options.debug, "interrupted")
@@ -262,7 +264,7 @@ def _compare(arguments: Sequence[str]) -> int:
 
 def _measure_run(arguments: Sequence[str]) -> int:
     """`swe-eval RUN`: the episodes that a run of the same seed is measured on."""
-    parser = _Parser(
+    parser = Parser(
         prog="swe-eval",
         description="Measure a trained model on the environment of its configuration.",
         usage="swe-eval RUN [--episodes N] [--output DIR] [--resume] [--json] [--json-logs]\n"
@@ -287,7 +289,7 @@ def _measure_run(arguments: Sequence[str]) -> int:
         from swe_trainers.cli.keys import check_keys
 
         run = Path(options.run)
-        _refuse_options_of_models(run, overrides)
+        _refuse_options_of_models(run, overrides, parser.names)
         values = _run_values(run, overrides)
         check_keys(values, likely="evaluation")
         from swe_trainers.evaluation.evaluate import evaluate_run
@@ -309,16 +311,21 @@ def _measure_run(arguments: Sequence[str]) -> int:
     return _run(evaluate, parser.prog, options.debug, interrupted, json_logs=options.json_logs) or int(invalid)
 
 
-def _refuse_options_of_models(run: Path, overrides: Sequence[str]) -> None:
-    """Raise ConfigurationError for an option of `swe-eval --model` that is no setting of a run, such as `--dataset`."""
+def _refuse_options_of_models(run: Path, overrides: Sequence[str], own: Iterable[str]) -> None:
+    """Raise ConfigurationError for what is no setting of a run, but an option of `swe-eval --model`, or nearly one."""
     from swe_trainers.cli.evaluate import option_names
     from swe_trainers.cli.keys import settings_by_name
-    from swe_trainers.config import parse_overrides
+    from swe_trainers.config import parse_overrides, similar
 
     settings, options = settings_by_name(), option_names()
     for key, value in parse_overrides(overrides).items():
         option = f"--{key.replace('_', '-')}"
-        if option in options and key not in settings:
+        if "." in key or key in settings:
+            continue
+        hint = similar(option, own) or ("" if similar(key, settings) else similar(option, options))
+        if option not in options and hint:
+            raise ConfigurationError(f"{option}: no such option{hint}")
+        if option in options:
             folder = run if run.is_dir() else "FOLDER"
             raise ConfigurationError(
                 f"{option}: no option of swe-eval RUN, which plays the tasks of the run's configuration. "
@@ -526,9 +533,9 @@ def _settings() -> dict[str, list[str]]:
     return known
 
 
-def _command(name: str, description: str) -> _Parser:
+def _command(name: str, description: str) -> Parser:
     epilog = f"example:\n  {_EXAMPLES[name]}\n"
-    parser = _Parser(prog=f"swe-train {name}", description=description, epilog=epilog)
+    parser = Parser(prog=f"swe-train {name}", description=description, epilog=epilog)
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     return parser
 
@@ -594,18 +601,6 @@ def _fail(program: str, reason: str, json_logs: bool) -> None:
 
 def _missing_package(error: ModuleNotFoundError) -> str:
     return f"{error.name} is not installed. {install_hint('train')}"
-
-
-class _Parser(argparse.ArgumentParser):
-    """Prints usage errors in one line, like every other error; every command has `--debug`."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
-        self.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        self.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}. Try: {self.prog} --help\n")
 
 
 def _one_line(error: Exception) -> str:

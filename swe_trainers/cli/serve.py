@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from swe_trainers import __version__
 from swe_trainers.cli.completion import add_print_completion
+from swe_trainers.cli.parser import Parser
 from swe_trainers.errors import ConfigurationError, TrainerError, install_hint
 
 __all__ = ["main"]
@@ -31,11 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0; 2 if the model cannot be loaded or the address cannot be used (one line on stderr); 130 after Ctrl-C.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="swe-serve",
         description="Serve a trained model with OpenAI's completions and chat completions.",
         epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", help="folder of the model, e.g. RUN/model")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s: this machine only)")
@@ -51,7 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--tinker", action="store_true", help="serve Tinker's API instead: clients train copies of the model"
     )
     parser.add_argument("--states", help="with --tinker: folder of saved weights; default: one removed at the end")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     add_print_completion(parser)
     options = parser.parse_args(arguments)
     if options.states is not None and not options.tinker:
@@ -60,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _serve(options)
     except TrainerError as error:
+        if options.debug:
+            raise
         print(f"swe-serve: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

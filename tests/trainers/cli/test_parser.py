@@ -1,0 +1,41 @@
+"""What the commands say where an option is misspelled."""
+
+from __future__ import annotations
+
+import pytest
+
+from swe_trainers.cli import main as commands
+from swe_trainers.cli import serve
+
+_COMMANDS = {"swe-train": commands.main, "swe-eval": commands.main_eval, "swe-serve": serve.main}
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("swe-train --hlp", "--hlp: no such option; did you mean --help?"),
+        ("swe-train --dryrun", "--dryrun: no such option; did you mean --dry-run?"),
+        ("swe-eval", "the following arguments are required: RUN, or --model"),
+        ("swe-eval --episode 3", "--episode: no such option; did you mean --episodes?"),
+        ("swe-serve", "the following arguments are required: folder"),
+        ("swe-serve --hlp", "--hlp: no such option; did you mean --help?"),
+        ("swe-serve model --prt=3", "--prt: no such option; did you mean --port?"),
+        ("swe-serve model --zzzzzzzz", "unrecognized arguments: --zzzzzzzz"),
+    ],
+)
+def test_a_misspelled_option_is_named_before_what_is_missing(
+    line: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *arguments = line.split()
+    try:
+        code: object = _COMMANDS[command](arguments)
+    except SystemExit as ending:
+        code = ending.code
+    err = capsys.readouterr().err
+    assert code == 2 and err.count("\n") == 1
+    assert err.startswith(f"{command}: {hint}")
+
+
+def test_the_traceback_of_an_error_is_shown_on_request(tmp_path: object) -> None:
+    with pytest.raises(Exception, match=str(tmp_path)):
+        serve.main([str(tmp_path), "--debug"])
