@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,9 @@ class PythonRecipe:
             release's compiled extensions and generated files are copied beside the sources, and nothing is compiled.
         modules: files of `installed/` beside this module, without their suffix, that the environment's Python imports
             when it starts.
-        programs: programs that the tests call and the machine may lack → the Debian package that has each.
+        programs: programs that the tests call and the machine may lack → the Debian packages that each needs,
+            separated by blanks.
+        instance_programs: instance → further programs, of tests that the lists of all other instances leave out.
         distribution: name of the package if it is not the repository's: setuptools_scm gets the version under it.
         env: variables of the commands and of every sandbox of the task.
         test_command: runs the tests that are appended to it.
@@ -96,6 +98,7 @@ class PythonRecipe:
     extensions: str = ""
     modules: tuple[str, ...] = ()
     programs: Mapping[str, str] = field(default_factory=dict)
+    instance_programs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     distribution: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     test_command: str = ""
@@ -196,7 +199,8 @@ def find_recipe(task: Task) -> PythonRecipe | None:
     for path in (*([Path(own_table)] if own_table else []), SHIPPED_TABLE):
         for versions, recipe in read_table(path).get(task.repo, ()):
             if not versions or task.version in versions:
-                return recipe
+                further = recipe.instance_programs.get(task.instance_id)
+                return replace(recipe, programs={**recipe.programs, **further}) if further else recipe
     return None
 
 
@@ -248,9 +252,13 @@ def _entry(entry: Any, where: str) -> tuple[frozenset[str], PythonRecipe]:
                 + (f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}")
             )
         if name in ("env", "programs"):
-            if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-                what = "variables" if name == "env" else "names of programs"
-                raise ConfigurationError(f"{where}, {name}: expected {what} with text in quotes, got {value!r}")
+            what = "variables" if name == "env" else "names of programs"
+            _check_texts(value, what, f"{where}, {name}")
+        elif name == "instance_programs":
+            if not isinstance(value, dict):
+                raise ConfigurationError(f"{where}, {name}: expected instances with programs, got {value!r}")
+            for instance, programs in value.items():
+                _check_texts(programs, "names of programs", f"{where}, {name}, {instance}")
         elif name in ("python", "extensions", "distribution", "test_command", "test_targets"):
             if not isinstance(value, str):
                 raise ConfigurationError(f"{where}, {name}: expected text in quotes, got {value!r}")
@@ -259,6 +267,11 @@ def _entry(entry: Any, where: str) -> tuple[frozenset[str], PythonRecipe]:
         else:
             values[name] = _strings(value, f"{where}, {name}")
     return frozenset(versions), PythonRecipe(**values)
+
+
+def _check_texts(value: Any, what: str, where: str) -> None:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise ConfigurationError(f"{where}: expected {what} with text in quotes, got {value!r}")
 
 
 def _strings(value: Any, where: str) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from swegym_env.tasks.task import Task
 from tests.places import empty_store
 
 FILES = {"src/thing/__init__.py": "VALUE = 1\n", "README": "x\n"}
+INSTANCES = (("x-1", "1.0"), ("x-2", "1.0"), ("x-2", "2.0"))
 SEE_SOURCES = 'echo /testbed/src > "$(python -c "import site; print(site.getsitepackages()[0])")/thing.pth"'
 
 
@@ -159,6 +160,30 @@ def test_the_shipped_table_is_valid_and_has_recipes_for_its_versions() -> None:
     )
 
 
+def test_programs_of_an_instance_are_not_brought_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "table.yaml"
+    table.write_text(
+        "some/thing:\n"
+        "- versions: ['1.0']\n"
+        "  programs: {sh: dash}\n"
+        "  instance_programs: {x-2: {tex-x: texlive-x fonts-x}}\n"
+        "- programs: {sh: dash}\n"
+    )
+    monkeypatch.setenv("SWEGYM_SETUP_COMMANDS", str(table))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = [find_recipe(task(instance_id=name, version=version)) for name, version in INSTANCES]
+    assert [dict(recipe.programs) for recipe in found if recipe] == [
+        {"sh": "dash"},
+        {"sh": "dash", "tex-x": "texlive-x fonts-x"},
+        {"sh": "dash"},
+    ]
+    assert [recipe.toolchain().problem for recipe in found if recipe] == [
+        "",
+        "no tex-x on this machine. Try: install fonts-x texlive-x",
+        "",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -170,6 +195,8 @@ def test_the_shipped_table_is_valid_and_has_recipes_for_its_versions() -> None:
         ("a/b: [{versions: [3.0]}]", "a/b, entry 1, versions: expected text in quotes, got 3.0"),
         ("a/b: [{commands: make}]", "a/b, entry 1, commands: expected a list, got str"),
         ("a/b: [{env: {A: 1}}]", "a/b, entry 1, env: expected variables"),
+        ("a/b: [{instance_programs: {tex: tex}}]", "a/b, entry 1, instance_programs, tex: expected names of programs"),
+        ("a/b: [{instance_programs: [tex]}]", "a/b, entry 1, instance_programs: expected instances with programs"),
         ("a: [", "cannot be read"),
     ],
 )
