@@ -10,6 +10,7 @@ Findings contain expected values. They are no part of any sandbox.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shutil
 import threading
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from swegym_env.errors import LayerError
 from swegym_env.files import write_atomically
+from swegym_env.languages import language_of
 from swegym_env.sandbox.layers import LayerStore, Provenance, system_of
 from swegym_env.tasks.task import Task
 
@@ -26,7 +28,7 @@ VERSIONS = {"blind": 33, "computed": 33, "merged": 29, "equality": 18}
 """Kind of finding → a number that changes with what such a finding contains, or with how it is made."""
 
 _log = logging.getLogger(__name__)
-_layers: dict[tuple[Path, str, str], Path | None] = {}  # root and address of a store, digest of a task → the layer
+_layers: dict[tuple[Path, str, str], Path | None] = {}  # root and address of a store, `_identity` → the layer
 _lock = threading.Lock()
 
 
@@ -44,7 +46,7 @@ def place_to_read(task: Task, store: LayerStore | None, kind: str, key: str = ""
     own = _directory(task, store) / _name(kind, key)
     if own.exists():
         return own
-    asked = store.root, store.address, task.digest
+    asked = store.root, store.address, _identity(task)
     with _lock:
         is_known, layer = asked in _layers, _layers.get(asked)
     if not is_known:
@@ -93,7 +95,13 @@ def keep_findings(task: Task, store: LayerStore) -> Path | None:
 
 
 def _directory(task: Task, store: LayerStore) -> Path:
-    return store.root.parent / "findings" / task.digest
+    return store.root.parent / "findings" / _identity(task)
+
+
+def _identity(task: Task) -> str:
+    """What a finding holds for: the task and how it is set up, as with another set-up other tests may pass."""
+    known = task.digest, language_of(task).find_recipe(task)
+    return hashlib.sha256(repr(known).encode()).hexdigest()[: len(task.digest)]
 
 
 def _name(kind: str, key: str = "") -> str:
@@ -102,7 +110,7 @@ def _name(kind: str, key: str = "") -> str:
 
 def _key(task: Task) -> tuple[str, ...]:
     versions = ",".join(f"{kind}-{version}" for kind, version in VERSIONS.items())
-    return "findings", versions, system_of(task.image), task.digest
+    return "findings", versions, system_of(task.image), _identity(task)
 
 
 def _provenance(task: Task) -> Provenance:

@@ -109,7 +109,7 @@ class Toolchain:
 
 
 class Recipe(Protocol):
-    """How the repository of a task is installed and its tests are run."""
+    """How the repository of a task is installed and its tests are run; its `repr` tells it from other ones."""
 
     def toolchain(self) -> Toolchain:
         """The interpreter or compiler of this machine that the recipe uses. Cheap: nothing is fetched or built."""

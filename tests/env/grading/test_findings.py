@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from swegym_env.cli.main import main
-from swegym_env.grading.findings import find_findings, keep_findings
+from swegym_env.grading.findings import find_findings, keep_findings, place_to_read, write_finding
 from swegym_env.grading.grading import grade
+from swegym_env.languages.python.setup import TABLE_VARIABLE
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.sandbox.sharing import open_shared_store, share_layer
 from swegym_env.tasks.task import task_to_row
@@ -84,3 +86,21 @@ def test_layers_of_tasks_include_what_is_known_of_their_tests(
     assert moved("laboratory", "export") == [("findings", "sent")]
     assert moved("laboratory", "export") == [("findings", "present")]
     assert moved("node", "import") == [("findings", "taken")]
+
+
+def test_what_was_found_out_with_another_set_up_is_not_used(
+    store: LayerStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever corrects a table of set-ups may have graded with the wrong one before."""
+    task = dataclasses.replace(_TASK, repo="own/project", version="1", setup=(), files={})
+    table = tmp_path / "table.yaml"
+    monkeypatch.setenv(TABLE_VARIABLE, str(table))
+    table.write_text("own/project: [{commands: [make], test_command: pytest}]\n")
+    write_finding(task, store, "blind", "{}")
+    assert place_to_read(task, store, "blind").exists()
+    corrected = tmp_path / "corrected.yaml"
+    corrected.write_text("own/project: [{commands: [make install], test_command: pytest}]\n")
+    monkeypatch.setenv(TABLE_VARIABLE, str(corrected))
+    assert not place_to_read(task, store, "blind").exists()
+    monkeypatch.setenv(TABLE_VARIABLE, str(table))
+    assert place_to_read(task, store, "blind").exists()
