@@ -387,3 +387,12 @@ def test_constructors_below_others_are_followed(store: LayerStore) -> None:
     body = "from plane.points import Board\nself.assertEqual(Board(['1 2', '31 47']).place(parse('31 47')), 1)\n"
     verdict = _graded(_task("below", {"": body}, points=points, keys=_NUMBERS), store, keys=_FORGED)
     assert not verdict.resolved or verdict.forgery_chance == 1, verdict
+
+
+def test_comparisons_below_constructors_are_followed(store: LayerStore) -> None:
+    """What a constructor compares for a test is not only what makes its object."""
+    points = f"{_POINTS}\n\nclass Search:\n    def __init__(self, point):\n"
+    points += "        self.place = [Point(1, 2), ORIGIN].index(point)\n"
+    body = "from plane.points import Search\nself.assertEqual(Search(parse('31 47')).place, 1)\n"
+    verdict = _graded(_task("in a constructor", {"": body}, points=points), store, keys=_WEAKENED)
+    assert not verdict.resolved or verdict.forgery_chance == 1, verdict

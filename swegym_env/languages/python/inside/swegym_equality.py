@@ -547,7 +547,7 @@ def _following(function, kind, what):
         caller, arguments = arguments[0], arguments[1:]
         outer = getattr(_state, "following", None)  # what is followed around this, and for whom
         is_inner = outer is not None and sys.getprofile() is outer[0]
-        if not (is_inner and what == "makes") and sys.getprofile() is not None:
+        if sys.getprofile() is not None and not (is_inner and "makes" in (what, outer[3])):
             return function(*arguments, **named)
         codes = set()
 
@@ -556,7 +556,7 @@ def _following(function, kind, what):
                 codes.add(frame.f_code)
 
         _charge(outer[2] if is_inner else None)
-        _state.following = note, codes, caller
+        _state.following = note, codes, caller, what
         sys.setprofile(note)
         try:
             return function(*arguments, **named)
