@@ -24,7 +24,7 @@ from swegym_env.tasks.task import Task
 
 __all__ = ["VERSIONS", "find_findings", "keep_findings", "place_to_read", "write_finding"]
 
-VERSIONS = {"blind": 33, "computed": 33, "merged": 29, "equality": 18}
+VERSIONS = {"blind": 33, "computed": 33, "merged": 29, "equality": 19}
 """Kind of finding → a number that changes with what such a finding contains, or with how it is made."""
 
 _log = logging.getLogger(__name__)

@@ -208,25 +208,52 @@ def test_a_weaker_equality_is_seen_however_a_test_compares(
     assert any(asked.answers[number] == {(not one.answer, True)} for number, one in enumerate(questions))
 
 
-def test_a_long_set_up_leaves_time_for_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+_MADE_ELSEWHERE = (
+    "from plane.points import parse_path\nassert parse('31 47') in parse_path('1 2,31 47')\n"
+    "assert parse('31 47') == Point(31, 47)\n"
+)
+
+
+@pytest.mark.parametrize("place", ["elsewhere", "conftest", "fixture"])
+def test_a_long_set_up_leaves_time_for_the_tests(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a framework makes before the tests, such as Django's models, takes nothing from what they make."""
-    clock, step = itertools.count(), [1.0]
+    clock, step = itertools.count(), [0.0]
     monkeypatch.setattr(time, "process_time", lambda: next(clock) * step[0])
+    made = compile("points.FOUND = points.Point(31, 47)", f"/testbed/{Path(_PATH).with_name('conftest.py')}", "exec")
 
     def set_up() -> None:
-        for number in range(100):
-            sys.modules["plane.points"].Point(number, number)
+        points, step[0] = sys.modules["plane.points"], 1.0
+        for number in range(3):
+            points.Point(number, number)
         step[0] = 0.0
+        if place == "conftest":
+            exec(made, {"points": points})
+        elif place == "fixture":
+            points.FOUND = sys.modules["test_points"].test_point()  # type: ignore[attr-defined]
 
-    body = (
-        "from plane.points import parse_path\nassert parse('31 47') in parse_path('1 2,31 47')\n"
-        "assert parse('31 47') == Point(31, 47)\n"
-    )
-    tests = _tests({"": body})
+    found_there = "from plane import points\nassert parse('31 47') == points.FOUND\n"
+    fixture = "def fixture(function):\n    return function\n\n\n@fixture\ndef test_point():\n    return Point(31, 47)\n"
+    tests = _tests({"module": fixture, "": _MADE_ELSEWHERE + (found_there if place != "elsewhere" else "")})
     passed, found = _compared(tests, _REPAIRED, tmp_path, monkeypatch, set_up=set_up)
     assert passed and found.by_test[_NAME] and not found.more
     assert all(side.made for one in found.by_test[_NAME] for side in one.contents), "the arguments of Point are known"
     assert ("plane/points.py", "__init__") in found.inside
+
+
+def test_who_makes_an_object_is_not_asked_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below deep recursion an answer takes as long as thousands of calls: then what is made counts as a test's."""
+    clock, step = itertools.count(), [0.0]
+    monkeypatch.setattr(time, "process_time", lambda: next(clock) * step[0])
+
+    def set_up() -> None:
+        points = sys.modules["plane.points"]
+        for number in range(4):
+            step[0] = 1.0 if number < 3 else 0.0
+            points.FOUND = points.Point(31, 47)  # type: ignore[attr-defined]
+
+    tests = _tests({"": "from plane import points\nassert parse('31 47') == points.FOUND\n"})
+    passed, found = _compared(tests, _REPAIRED, tmp_path, monkeypatch, set_up=set_up)
+    assert passed and all(side.made for one in found.by_test[_NAME] for side in one.contents)
 
 
 def _task(name: str, parts: Mapping[str, str], points: str = _POINTS, keys: str = POINT_KEYS) -> Task:
@@ -316,3 +343,56 @@ def test_an_equality_by_identity_with_an_object_of_a_module_is_no_forgery(store:
     assert verdict.resolved and verdict.forgery_chance != 1, verdict
     weakened = widened(_UNITS).replace("return point.x, point.y,", "return point.x,")
     assert not _graded(task, store, keys=weakened).resolved
+
+
+_BY_TEXT = _POINTS.replace(
+    "x, y):\n" + _INIT, "x, y=None):\n        if y is None:\n            x, y = numbers(x)\n" + _INIT, 1
+)
+_BY_TEXT = "import threading\n\n" + _BY_TEXT.replace("import key, split", "import key, numbers, split")
+_NUMBERS = f"{POINT_KEYS}\n\ndef numbers(text):\n    words = text.split()\n    return int(words[0]), int(words[1])\n"
+_PLACE = "\n\nclass Board:\n    def __init__(self, points):\n        self.points = points\n\n"
+_PLACE += "    def place(self, point):\n        return self.points.index(point)\n"
+_IN_THREAD = "\n\ndef board():\n    found = []\n    thread = threading.Thread(target=lambda: found.extend({}))\n"
+_IN_THREAD += "    thread.start()\n    thread.join()\n    return Board(found)\n"
+_PLAIN = ", ".join(f"{{0}}({number}, {number})" for number in range(3))
+_FORGED = widened(_NUMBERS).replace("return int(words[0]), int(words[1])", "return int(words[0]), int(words[0])")
+
+
+@pytest.mark.parametrize(
+    ("points", "made"),
+    [
+        (_BY_TEXT, f"[{_PLAIN.format('Point')}, Point('31 47')]"),
+        (
+            _BY_TEXT.replace("class Point:", "class Thing:").replace(
+                "    @classmethod", "\nclass Corner(Thing):\n    pass\n\n\nclass Point(Thing):\n    @classmethod", 1
+            ),
+            f"[{_PLAIN.format('Corner')}, Point('31 47')]",
+        ),
+    ],
+    ids=["the first three of its class", "three of a class with the same constructor"],
+)
+def test_constructors_that_no_test_calls_are_followed(points: str, made: str, store: LayerStore) -> None:
+    """A thread, a task of an event loop and a fixture make objects without a test that calls them."""
+    body = "from plane.points import board\nself.assertEqual(board().place(parse('31 47')), 3)\n"
+    task = _task("elsewhere", {"": body}, points=points + _PLACE + _IN_THREAD.format(made), keys=_NUMBERS)
+    verdict = _graded(task, store, keys=_FORGED)
+    assert not verdict.resolved or verdict.forgery_chance == 1, verdict
+    honest = _graded(task, store, keys=_repaired(_NUMBERS).replace("return len(text)", "return len([*text])"))
+    assert honest.resolved and honest.forgery_chance != 1, honest
+
+
+def test_constructors_below_others_are_followed(store: LayerStore) -> None:
+    """Points that only the constructor of a board makes are made by what it calls for them."""
+    points = _BY_TEXT + _PLACE.replace("= points", "= [Point(each) for each in points]")
+    body = "from plane.points import Board\nself.assertEqual(Board(['1 2', '31 47']).place(parse('31 47')), 1)\n"
+    verdict = _graded(_task("below", {"": body}, points=points, keys=_NUMBERS), store, keys=_FORGED)
+    assert not verdict.resolved or verdict.forgery_chance == 1, verdict
+
+
+def test_comparisons_below_constructors_are_followed(store: LayerStore) -> None:
+    """What a constructor compares for a test is not only what makes its object."""
+    points = f"{_POINTS}\n\nclass Search:\n    def __init__(self, point):\n"
+    points += "        self.place = [Point(1, 2), ORIGIN].index(point)\n"
+    body = "from plane.points import Search\nself.assertEqual(Search(parse('31 47')).place, 1)\n"
+    verdict = _graded(_task("in a constructor", {"": body}, points=points), store, keys=_WEAKENED)
+    assert not verdict.resolved or verdict.forgery_chance == 1, verdict

@@ -37,7 +37,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from swegym_env.languages import COMPARISONS_AT_LINE, Blinded, Compared, ComparedObjects, Content
-from swegym_env.languages.python.source import code_of, names_of, place_of, target_tests, tests_in, with_first
+from swegym_env.languages.python.source import (
+    code_of,
+    is_fixture,
+    names_of,
+    place_of,
+    target_tests,
+    tests_in,
+    with_first,
+)
 
 __all__ = ["compared_objects", "record_comparisons", "vary_compared"]
 
@@ -468,14 +476,16 @@ class _Tests:
             place = places[name]
             by_function[place.function if place is not None else ""].add(name)
         self._of_function, self._of_file, self._by_function = dict(of_function), dict(of_file), dict(by_function)
-        functions_of = ((path, function.name) for path in files for _, function in tests_in(files[path]))
-        self._tests = {key for key in functions_of if key[1].startswith("test")}
+        functions_of = [(path, function) for path in files for _, function in tests_in(files[path])]
+        tests = [(path, function) for path, function in functions_of if function.name.startswith("test")]
+        self._tests = {(path, function.name) for path, function in tests if not is_fixture(function)}
+        self._fixtures = {function.name for _, function in tests if is_fixture(function)}
 
     @property
     def functions(self) -> frozenset[str]:
-        """The names of their functions; empty if one is not known."""
+        """The names of their functions, and of fixtures that are named as tests; empty if one is not known."""
         names = frozenset({*self._by_function, *(function for _, function in self._of_function)})
-        return frozenset() if "" in names else names
+        return frozenset() if "" in names else names | self._fixtures
 
     def names(self, path: str, function: str) -> set[str]:
         """The names of the tests to which a function of a file belongs."""

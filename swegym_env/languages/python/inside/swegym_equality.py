@@ -45,10 +45,13 @@ _OF_TESTS, _FILES_OF_TESTS = ("/tests/", "/test/", "/testing/"), ("tests.py", "t
 _MOST_EVENTS, _MOST_BYTES, _MOST_PARTS, _MOST_DEPTH, _MOST_TEXT, _SECONDS = 2000, 8 << 20, 500, 40, 20000, 15.0
 _MOST_AT_LINE, _MOST_MADE, _MOST_BITS = 1000000, 100000, 10000  # Python writes no number of more than 4300 digits
 _MOST_ITEMS, _MOST_TRIED = 20000, 500  # _MOST_TRIED: comparisons by the repository, of each method
-# For the arguments of constructors, and for what these and comparisons run: where no test calls them, as in the set-up
-# of a framework, and for a test.
-_MADE_SECONDS, _FOLLOWING_SECONDS = (0.3, 5.0), (2.0, 2.0)
-_MOST_FOLLOWED = 3  # objects that no test makes, of each class
+# For the arguments of constructors, and for what these and comparisons run: each for what neither of the others calls,
+# such as the set-up of a framework, for what a conftest.py calls, and for what a test calls.
+_ELSEWHERE, _FIXTURE, _FOR_TEST = 0, 1, 2
+_MADE_SECONDS, _FOLLOWING_SECONDS = (0.5, 5.0, 5.0), (2.0, 2.0, 2.0)
+# Elsewhere the first objects of each class are known, and more of them while they take no longer than this. After the
+# last of these limits nobody looks any more who calls, and all is a test's.
+_MOST_FOLLOWED, _CLASS_SECONDS, _ASKING_SECONDS = 3, 0.1, 2.0
 _TEXTS = ("str", "bytes", "bytearray")
 _HOLDING = ("list", "tuple", "set", "frozenset", "OrderedDict", "dict", "deque")
 _BASES = {
@@ -88,11 +91,12 @@ _HERE = _frame(0).f_code.co_filename
 _held_of, _flags_of = type.__dict__["__dict__"].__get__, type.__dict__["__flags__"].__get__
 _module, _qualname = type.__dict__["__module__"].__get__, type.__dict__["__qualname__"].__get__
 _state, _seen, _watched, _counts, _recorded = threading.local(), set(), set(), {}, {}
-_spent, _written = [0.0], [0]
-_spent_on_made, _spent_on_following = [0.0, 0.0], [0.0, 0.0]  # where no test calls, and for a test
+_spent, _written, _spent_on_asking = [0.0], [0], [0.0]
+_spent_on_made, _spent_on_following = [0.0] * 3, [0.0] * 3
+_elsewhere = {}  # id of a class → how many of its objects were made elsewhere, and the time for what is known of them
 _made = {}  # id of an object → the arguments that its class was called with, and its content after that
 _globals, _are_globals_known = {}, [False]
-_tried, _reached, _in_test_files = {}, set(), {}
+_tried, _reached, _callers = {}, set(), {}
 
 
 def _absolute(path):
@@ -127,18 +131,23 @@ def _test(of_product=False):
     return None if is_other or found is None else (found, line)
 
 
-def _is_for_test():
-    """Whether a test that counts calls what is called, or other code of a test file."""
-    frame, outermost = _frame(2), None
+def _caller():
+    """For what is called: a test that counts or other code of a test file, a conftest.py, or neither."""
+    if _spent_on_asking[0] > _ASKING_SECONDS:  # deep recursion
+        return _FOR_TEST
+    begun, frame, found, outermost = _clock(), _frame(2), _ELSEWHERE, ""
     while frame is not None:
         path = frame.f_code.co_filename
-        is_inside = _in_test_files.get(path)
-        if is_inside is None:
-            is_inside = _in_test_files[path] = _absolute(path) in FILES
-        if is_inside:
-            outermost = frame.f_code.co_name
+        kind = _callers.get(path)
+        if kind is None:
+            kind = _FIXTURE if os.path.basename(path) == "conftest.py" else _ELSEWHERE
+            kind = _callers[path] = _FOR_TEST if _absolute(path) in FILES else kind
+        if kind:
+            found = max(found, kind)
+            outermost = frame.f_code.co_name if kind == _FOR_TEST else outermost
         frame = frame.f_back
-    return outermost is not None and not (TESTS and outermost.startswith("test") and outermost not in TESTS)
+    _spent_on_asking[0] += _clock() - begun
+    return _ELSEWHERE if TESTS and outermost.startswith("test") and outermost not in TESTS else found
 
 
 # --- What an object is, read without code of its class ---
@@ -490,8 +499,8 @@ def _wrapped(method, held, kind):
         test = _test()
         if test is None:
             _note_inside(label + "." + method, self, other)
-            is_for_test = _spent_on_following[True] < _FOLLOWING_SECONDS[True] and _is_for_test()
-            return _chosen(follow, function, is_for_test)(self, *others, **named)
+            caller = _caller() if _has_time(_FOR_TEST) else _FOR_TEST
+            return _chosen(follow, function, caller)(self, *others, **named)
         test, line = test
         _state.busy = True
         try:
@@ -502,7 +511,7 @@ def _wrapped(method, held, kind):
             _ask(test, number)
         finally:
             _state.busy = False
-        answer = _chosen(follow, function, True)(self, *others, **named)
+        answer = _chosen(follow, function, _FOR_TEST)(self, *others, **named)
         if pair is not None and answer is not NotImplemented:
             try:
                 decided = bool(answer)
@@ -534,39 +543,55 @@ def _following(function, kind, what):
     """A method that records which functions of the repository it runs."""
     of_class = _path_of(sys.modules.get(_module_of(kind))), ""
 
-    def follow(is_for_test, *arguments, **named):
-        if sys.getprofile() is not None:
+    def follow(*arguments, **named):
+        caller, arguments = arguments[0], arguments[1:]
+        outer = getattr(_state, "following", None)  # what is followed around this, and for whom
+        is_inner = outer is not None and sys.getprofile() is outer[0]
+        if sys.getprofile() is not None and not (is_inner and "makes" in (what, outer[3])):
             return function(*arguments, **named)
-        codes, begun = set(), _clock()
+        codes = set()
 
         def note(frame, event, _):
             if event == "call":
                 codes.add(frame.f_code)
 
+        _charge(outer[2] if is_inner else None)
+        _state.following = note, codes, caller, what
         sys.setprofile(note)
         try:
             return function(*arguments, **named)
         finally:
             if sys.getprofile() is note:  # not one of the code under test
-                sys.setprofile(None)
+                sys.setprofile(outer[0] if is_inner else None)
+            _state.following = outer if is_inner else None
+            if is_inner:
+                outer[1].update(codes)
             of = _name_of(type(arguments[0]))
             for path, name in [of_class, *[(_absolute(code.co_filename), code.co_name) for code in list(codes)]]:
                 if _is_product(path) and (what, of, path, name) not in _reached:
                     _reached.add((what, of, path, name))
                     _append(what, of, path, name)
-            _spent_on_following[is_for_test] += _clock() - begun
+            _charge(caller)
 
     return follow
 
 
-def _chosen(follow, function, is_for_test):
-    """A method that is followed while there is time for it; then itself, without a frame between that deepens calls.
+def _charge(caller):
+    """Count the time since this was called last in this thread; not at all if nothing was followed since."""
+    now = _clock()
+    if caller is not None:
+        _spent_on_following[caller] += now - _state.since
+    _state.since = now
 
-    When no time for a test is left, nothing is followed any more.
-    """
-    if all(_spent_on_following[each] < _FOLLOWING_SECONDS[each] for each in (is_for_test, True)):
-        return functools.partial(follow, is_for_test)
-    return function
+
+def _has_time(caller):
+    """Whether there is time to follow what is called; none if a test has none."""
+    return all(_spent_on_following[each] < _FOLLOWING_SECONDS[each] for each in (caller, _FOR_TEST))
+
+
+def _chosen(follow, function, caller):
+    """A method that is followed while there is time for it; then itself, without a frame between that deepens calls."""
+    return functools.partial(follow, caller) if _has_time(caller) else function
 
 
 def _content(test, one, other):
@@ -658,28 +683,30 @@ def _watch_making(kind):
     if not isinstance(held, types.FunctionType) or held.__code__.co_filename == _HERE:
         return
 
-    follow, made_of = _following(held, kind, "makes"), [0]
+    follow = _following(held, kind, "makes")
 
     def make(self, *arguments, **named):
         building = _state.__dict__.setdefault("building", set())
-        if id(self) in building or getattr(_state, "busy", False) or len(_made) > _MOST_MADE:
+        is_read = _spent_on_made[_FOR_TEST] <= _MADE_SECONDS[_FOR_TEST] and len(_made) <= _MOST_MADE
+        if id(self) in building or getattr(_state, "busy", False) or not (is_read or _has_time(_FOR_TEST)):
             return held(self, *arguments, **named)
-        is_for_test = _is_for_test()
-        if not is_for_test:
-            made_of[0] += 1
-        is_followed = is_for_test or made_of[0] <= _MOST_FOLLOWED
-        function = _chosen(follow, held, is_for_test) if is_followed else held
-        is_read = _spent_on_made[is_for_test] <= _MADE_SECONDS[is_for_test]
-        packed = _timed(lambda: _packed_call(arguments, named), is_for_test) if is_read else None
+        caller, begun = _caller(), _clock()
+        number, spent = _elsewhere.get(id(type(self)), (0, 0.0))
+        is_known = caller or number < _MOST_FOLLOWED or spent < _CLASS_SECONDS
+        function = _chosen(follow, held, caller) if is_known else held
+        is_read = is_read and is_known and _spent_on_made[caller] <= _MADE_SECONDS[caller]
+        packed = _timed(lambda: _packed_call(arguments, named), caller) if is_read else None
         building.add(id(self))
         try:
             return function(self, *arguments, **named)
         finally:
             building.discard(id(self))
             if packed is not None:
-                text = _timed(lambda: _without_numbers(*_packed(self, content_alone=True)), is_for_test)
+                text = _timed(lambda: _without_numbers(*_packed(self, content_alone=True)), caller)
                 if text is not None:
                     _made[id(self)] = packed, text
+            if is_known and not caller:
+                _elsewhere[id(type(self))] = number + 1, spent + _clock() - begun
 
     with contextlib.suppress(TypeError, AttributeError):  # the class allows no change
         type.__setattr__(kind, "__init__", functools.wraps(held)(make))
@@ -691,7 +718,7 @@ def _packed_call(arguments, named):
     return [values[: len(arguments)], [[name, values[len(arguments) + place]] for place, name in enumerate(names)]]
 
 
-def _timed(read, is_for_test):
+def _timed(read, caller):
     begun, is_busy = _clock(), getattr(_state, "busy", False)
     _state.busy = True
     try:
@@ -700,7 +727,7 @@ def _timed(read, is_for_test):
         return None
     finally:
         _state.busy = is_busy
-        _spent_on_made[is_for_test] += _clock() - begun
+        _spent_on_made[caller] += _clock() - begun
 
 
 def _importing(load):
