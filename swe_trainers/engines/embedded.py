@@ -24,7 +24,7 @@ from swe_trainers.model.language_model import LanguageModel
 __all__ = ["EmbeddedEngine"]
 
 
-@dataclass
+@dataclass(slots=True)
 class _Request:
     """An action being generated."""
 
@@ -40,7 +40,7 @@ class _Request:
     allowed: list[tuple[int, ...]] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Slot:
     """One sequence, of which the first `length` tokens are in the cache."""
 
@@ -69,6 +69,7 @@ class EmbeddedEngine:
             on a GPU, with models that it supports.
 
     Attributes:
+        n_slots, max_tokens: as above.
         version: of the weights, for `Sample.versions`; None if they are always the policy's own.
 
     Raises:
@@ -93,6 +94,7 @@ class EmbeddedEngine:
             raise ConfigurationError(
                 f"max_tokens {max_tokens} is more than the model's {model.max_positions} positions"
             )
+        self.n_slots, self.max_tokens = n_slots, max_tokens
         self._model = model
         self._cache = SlotCache(n_slots, max_tokens)
         self._prefill_tokens = prefill_tokens
@@ -107,16 +109,6 @@ class EmbeddedEngine:
         self._legal_sets = _LegalSets()
         self.version: int | None = None
         self._throughput = Throughput()
-
-    @property
-    def n_slots(self) -> int:
-        """How many episodes can be open at once."""
-        return self._cache.n_slots
-
-    @property
-    def max_tokens(self) -> int:
-        """The longest sequence of a slot, sampled tokens included."""
-        return self._cache.max_tokens
 
     @property
     def throughput(self) -> Throughput:
@@ -194,7 +186,7 @@ class EmbeddedEngine:
             raise EngineError("an empty stop string would end every action at once")
         if legal is not None:
             check_depth(legal, max_new_tokens)
-        state.token_ids.extend(int(i) for i in token_ids)
+        state.token_ids.extend(map(int, token_ids))
         state.request = _Request(max_new_tokens, frozenset(stop_ids), sampling, random, tuple(stop_strings), legal)
 
     def rewind(self, slot: int, length: int) -> None:
@@ -414,12 +406,12 @@ class EmbeddedEngine:
         request.logprobs.append(logprob)
         if self.version is not None:
             request.versions.append(self.version)
-        complete = False
-        if request.legal is not None or among is not None:
-            request.allowed.append(among if among is not None else request.legal.allowed if request.legal else ())
-        if request.legal is not None:
-            request.legal = request.legal.after(token)
-            complete = request.legal is not None and not request.legal.allowed
+        legal, complete = request.legal, False
+        if legal is not None or among is not None:
+            request.allowed.append(among if among is not None else legal.allowed if legal is not None else ())
+        if legal is not None:
+            legal = request.legal = legal.after(token)
+            complete = legal is not None and not legal.allowed
         end: Literal["stop", "string", "complete", "length", "context"]
         if token in request.stop_ids:
             end = "stop"

@@ -155,7 +155,7 @@ class Episode:
     def update_info(self, info: Mapping[str, Any]) -> None:
         """Store the latest info; the parts of the reward in `info["reward"]` are summed over the turns."""
         parts = info.get("reward")
-        if self.turns and isinstance(parts, Mapping):
+        if parts is not None and self.turns and isinstance(parts, Mapping):
             names = [*self.reward_parts, *(name for name in parts if name not in self.reward_parts)]
             self.reward_parts = {name: self.reward_parts.get(name, 0.0) + float(parts.get(name, 0.0)) for name in names}
         self.info = {**info, "reward": self.reward_parts} if self.reward_parts else info

@@ -63,6 +63,8 @@ _MOST_TRIES = 4096
 _MOST_TEXTS = 8192
 _SHORT_TEXT = 256
 """The tokens of observations up to this number of characters are cached, because they may occur again."""
+_SHORT_ACTION = 16
+"""The texts of actions up to this number of tokens are cached likewise."""
 _SPARE_MEMORY = 0.05
 """If a smaller fraction of the machine's memory is available, no episode begins while another one is running."""
 
@@ -226,6 +228,7 @@ class Player:
         self._held: dict[int, tuple[list[int], int, int]] = {}  # tokens in each slot: a list, start and end in it
         self._texts: dict[tuple[str, bool], Sequence[int]] = {}  # tokens of short observations, which do not change
         self._prompts: dict[tuple[str, str | None], Sequence[int]] = {}  # tokens of short first observations
+        self._actions: dict[tuple[int, ...], str] = {}  # texts of short actions
         self._tries: dict[tuple[str, ...], ActionTrie] = {}  # by legal actions
         self._grammars: Grammars | None = None  # made at the first use
         self._ended: list[Ended] = []
@@ -434,10 +437,11 @@ class Player:
         if len(observation) > _SHORT_TEXT:
             return self._chat.observe(observation, closed=closed)
         key = observation, closed
-        if key not in self._texts:
+        ids = self._texts.get(key)
+        if ids is None:
             self._forget()
-            self._texts[key] = self._chat.observe(observation, closed=closed)
-        return self._texts[key]
+            ids = self._texts[key] = self._chat.observe(observation, closed=closed)
+        return ids
 
     def _begun(self, observation: str, system: str | None, tools: Any) -> Sequence[int]:
         """`ChatFormat.start`, cached likewise."""
@@ -445,16 +449,29 @@ class Player:
         if len(observation) > _SHORT_TEXT or tools:
             return self._chat.start(observation, system=system, tools=tools)
         key = observation, system
-        if key not in self._prompts:
+        ids = self._prompts.get(key)
+        if ids is None:
             self._forget()
-            self._prompts[key] = self._chat.start(observation, system=system, tools=tools)
-        return self._prompts[key]
+            ids = self._prompts[key] = self._chat.start(observation, system=system, tools=tools)
+        return ids
+
+    def _action_text(self, token_ids: tuple[int, ...]) -> str:
+        """`ChatFormat.action_text`, cached likewise."""
+        assert self._chat is not None
+        if len(token_ids) > _SHORT_ACTION:
+            return self._chat.action_text(token_ids)
+        text = self._actions.get(token_ids)
+        if text is None:
+            self._forget()
+            text = self._actions[token_ids] = self._chat.action_text(token_ids)
+        return text
 
     def _forget(self) -> None:
-        """Make room in the cache for the tokens of another text."""
-        if len(self._texts) + len(self._prompts) >= _MOST_TEXTS:
+        """Make room in the caches for another text."""
+        if len(self._texts) + len(self._prompts) + len(self._actions) >= _MOST_TEXTS:
             self._texts.clear()
             self._prompts.clear()
+            self._actions.clear()
 
     def _continue(self, number: int, read: Read) -> None:
         """Request the next action, unless a limit ends the episode."""
@@ -585,13 +602,15 @@ class Player:
                 "environment.adapter_kwargs {unconstrained: true}"
             )
         key = tuple(listed)
-        if key not in self._tries:
+        legal = self._tries.get(key)
+        if legal is None:
             if not all(isinstance(text, str) for text in key):
                 raise ConfigurationError(f"info['legal_actions'] is {listed!r:.80}, expected texts. Try: TextAdapter")
             if len(self._tries) > _MOST_TRIES:
                 self._tries.clear()
-            self._tries[key] = ActionTrie.of({text: self._chat.action_ids(text) for text in key}, self._chat.stop_ids)
-        return self._tries[key]
+            legal = ActionTrie.of({text: self._chat.action_ids(text) for text in key}, self._chat.stop_ids)
+            self._tries[key] = legal
+        return legal
 
     def _act(self, sample: Sample) -> None:
         """Pass a finished action to its environment."""
@@ -606,7 +625,7 @@ class Player:
                 return
             text = sample.text
         else:
-            text = self._chat.action_text(sample.token_ids)
+            text = self._action_text(sample.token_ids)
         asking = episode.conversations
         if asking is not None and self._chat is not None:
             answer = self._chat.answer(sample.token_ids, asking.tools, number=len(episode.turns))
