@@ -293,36 +293,36 @@ class EmbeddedEngine:
         """Prefill the pending tokens of some slots; hidden states (N, D) of the last token of each."""
         slots = [self._slots[index] for index in chosen]
         pending = [slot.token_ids[slot.length :] for slot in slots]
-        lengths = [len(ids) for ids in pending]
-        width = max(lengths)
+        lengths, starts = [len(ids) for ids in pending], [slot.length for slot in slots]
+        width, device = max(lengths), self._model.device
         alike = min(lengths) == width
         if not alike:
             pending = [ids + [0] * (width - len(ids)) for ids in pending]
-        read = torch.from_numpy(np.array([pending, [[slot.length] * width for slot in slots]], dtype=np.int64))
-        ids, starts = read[0], read[1, :, 0]
-        sizes = torch.tensor(lengths)
-        column = torch.arange(width)
-        positions = (starts[:, None] + column).clamp(max=self.max_tokens - 1)
-        fresh = not any(slot.length for slot in slots)
-        length = None if fresh else max(len(slot.token_ids) for slot in slots)
-        device = self._model.device
-        ids, positions = ids.to(device), positions.to(device)
-        together = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
-        slot_index = torch.tensor(chosen, device=device)
-        rows = slice(chosen[0], chosen[0] + len(chosen)) if together else slot_index
-        if alike and all(slot.length == slots[0].length for slot in slots):  # one block: no index for each token
-            block = slice(slots[0].length, slots[0].length + width)
-            self._cache.plan(rows, (slice(None), slice(None)), (rows, block), length)
+        together = alike and max(starts) == min(starts)  # all rows have the same positions
+        first = np.array(starts[:1] if together else starts)[:, None]
+        at = np.minimum(first + np.arange(width), self.max_tokens - 1)
+        ids, positions = (torch.from_numpy(each).to(device) for each in (np.array(pending), at))
+        adjacent = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
+        rows = slice(chosen[0], chosen[0] + len(chosen)) if adjacent else torch.tensor(chosen, device=device)
+        length = max(len(slot.token_ids) for slot in slots) if max(starts) else None
+        last: Tensor | int = width - 1
+        if together:  # one block: no index for each token
+            self._cache.plan(rows, (slice(None), slice(None)), (rows, slice(starts[0], starts[0] + width)), length)
+        elif alike:
+            slot_index = torch.tensor(chosen, device=device)[:, None]
+            self._cache.plan(rows, (slice(None), slice(None)), (slot_index, positions), length)
         else:
-            row_index, column_index = (column < sizes[:, None]).nonzero(as_tuple=True)
-            source = (row_index.to(device), column_index.to(device))
-            self._cache.plan(rows, source, (slot_index[source[0]], positions[source]), length)
+            last = torch.tensor(lengths, device=device) - 1
+            source = np.flatnonzero(np.arange(width) < np.array(lengths)[:, None])  # without padding
+            new = np.array([source, np.array(chosen)[source // width], at.ravel()[source]])
+            places, slot_index, where = torch.from_numpy(new).to(device).unbind()
+            self._cache.plan(rows, places, (slot_index, where), length)
         plan = self._model.mask_plan
         if length is None and not plan.windowed:
             masks = None  # padding is on the right, and each sequence begins here: causal attention needs no mask
         else:
             masks = plan.additive(positions, length or width, self._model.unembedding.weight.dtype)
-        return last_hidden(self._model, ids, positions, masks, sizes.to(device) - 1, self._cache, self._angles)
+        return last_hidden(self._model, ids, positions, masks, last, self._cache, self._angles)
 
     def _decode(self, chosen: list[int]) -> list[Sample]:
         """Sample one more token for each running slot; return the finished requests."""

@@ -62,6 +62,7 @@ class PlayedTurn:
         return self.sample.end == "stop"
 
 
+_JSON = json.JSONEncoder(allow_nan=False)  # `json.dumps` would make one for each value
 _REQUEST = ("messages", "tools", "request")
 """Keys of an agent program's request in `info`; they are not recorded, because they are large and their tokens are."""
 
@@ -189,7 +190,7 @@ class Episode:
                 continue
             plain = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
             try:
-                json.dumps(plain, allow_nan=False)
+                _JSON.encode(plain)
             except (TypeError, ValueError, RecursionError):
                 continue
             info[str(key)] = plain

@@ -158,9 +158,9 @@ def iter_episodes(
 
 
 class _Call(NamedTuple):
-    """A call to an environment that has not returned."""
+    """A call to an environment that has not returned, for the episode of a start with this number."""
 
-    ticket: int
+    number: int
     what: Literal["reset", "step"]
     at: float
     limit_s: float
@@ -221,8 +221,7 @@ class Player:
         self._episodes: dict[int, Episode] = {}  # by number of the start
         self._trees: dict[int, Tree] = {}
         self._finished: dict[int, list[Trajectory]] = {}  # ends of trees that are still being played
-        self._calls: dict[int, _Call] = {}  # by number of the start
-        self._tickets: dict[int, int] = {}  # ticket of a call → number of the start
+        self._calls: dict[int, _Call] = {}  # by ticket
         self._idle_since: dict[int, float] = {}  # by number of the start: when its environment returned
         self._slots: dict[int, int] = {}  # slot → number of the start
         self._held: dict[int, tuple[list[int], int, int]] = {}  # tokens in each slot: a list, start and end in it
@@ -341,8 +340,7 @@ class Player:
         now = time.monotonic()
         self.rate.model_s += now - self._idle_since.pop(number, now)
         ticket = self._threads.call(self._episodes[number].env, function, begins=begins)
-        self._calls[number] = _Call(ticket, what, now, limit_s)
-        self._tickets[ticket] = number
+        self._calls[ticket] = _Call(number, what, now, limit_s)
 
     def _discard(self, env: int, tree: Tree) -> None:
         """Free the snapshots that a tree does not need any more, on the environment's thread: this may take long."""
@@ -360,13 +358,12 @@ class Player:
             found = self._threads.returned(None if left_s == float("inf") else max(0.0, left_s))
             for returned in found:
                 woken = woken or not returned.ticket
-                number = self._tickets.pop(returned.ticket, None)
-                if number is not None:  # else a snapshot was discarded, or the environment was abandoned
-                    call = self._calls.pop(number)
+                call = self._calls.pop(returned.ticket, None)
+                if call is not None:  # else a snapshot was discarded, or the environment was abandoned
                     info = returned.result[4] if returned.result is not None else None
                     self.rate.called(returned.at - call.at, info)
-                    self._idle_since[number] = returned.at
-                    ready.append((number, returned))
+                    self._idle_since[call.number] = returned.at
+                    ready.append((call.number, returned))
             if not found:
                 self._time_out()
                 if not must_wait:
@@ -376,12 +373,11 @@ class Player:
     def _time_out(self) -> None:
         """End the episodes whose environments have not returned in time."""
         now = time.monotonic()
-        for number in [n for n, call in self._calls.items() if call.deadline <= now]:
-            call = self._calls.pop(number)
-            del self._tickets[call.ticket]
+        for ticket in [each for each, call in self._calls.items() if call.deadline <= now]:
+            call = self._calls.pop(ticket)
             self.rate.called(now - call.at, None)
             reason = f"the environment did not respond to {call.what} for {call.limit_s:g} s"
-            self._finish(number, "environment", Failure(reason), timed_out=True)
+            self._finish(call.number, "environment", Failure(reason), timed_out=True)
 
     def _receive(self, number: int, returned: Returned) -> None:
         """Process the result of a reset, a step or a restore."""
