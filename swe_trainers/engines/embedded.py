@@ -101,6 +101,7 @@ class EmbeddedEngine:
         self._slots: dict[int, _Slot] = {}
         self._recomputes = self._replays = False
         self._angles: tuple[Tensor, Tensor] | None = None
+        self._device, self._dtype = model.device, model.unembedding.weight.dtype
         self._static: StaticDecoding | None = None
         if static_shapes and not StaticDecoding.supports(model):
             raise ConfigurationError("static_shapes: not for this model's layers or rotary positions")
@@ -136,10 +137,12 @@ class EmbeddedEngine:
         fixed = StaticDecoding.supports(self._model)
         self._replays = self._static is not None and fixed
         trunk: Any = self._model.trunk
+        weight = self._model.unembedding.weight
+        self._device, self._dtype = weight.device, weight.dtype
         self._angles = None
         if fixed:  # rotary angles depend on the position alone: computed once for all
             with torch.inference_mode():
-                positions = torch.arange(self._cache.n_positions, device=self._model.device)[None]
+                positions = torch.arange(self._cache.n_positions, device=self._device)[None]
                 cosines, sines = trunk.rotary_emb(trunk.embed_tokens.weight, positions)
                 self._angles = cosines[0], sines[0]
         if self._static is not None:
@@ -294,7 +297,7 @@ class EmbeddedEngine:
         slots = [self._slots[index] for index in chosen]
         pending = [slot.token_ids[slot.length :] for slot in slots]
         lengths, starts = [len(ids) for ids in pending], [slot.length for slot in slots]
-        width, device = max(lengths), self._model.device
+        width, device = max(lengths), self._device
         alike = min(lengths) == width
         if not alike:
             pending = [ids + [0] * (width - len(ids)) for ids in pending]
@@ -321,7 +324,7 @@ class EmbeddedEngine:
         if length is None and not plan.windowed:
             masks = None  # padding is on the right, and each sequence begins here: causal attention needs no mask
         else:
-            masks = plan.additive(positions, length or width, self._model.unembedding.weight.dtype)
+            masks = plan.additive(positions, length or width, self._dtype)
         return last_hidden(self._model, ids, positions, masks, last, self._cache, self._angles)
 
     def _decode(self, chosen: list[int]) -> list[Sample]:
@@ -342,7 +345,7 @@ class EmbeddedEngine:
         """Forward pass of the last sampled token of each running slot; hidden states (N, D)."""
         slots = [self._slots[index] for index in chosen]
         lengths = [slot.length for slot in slots]
-        device = self._model.device
+        device = self._device
         # Mostly running: compute every row up to the last in place, idle ones included. Mostly idle: copy the running
         # rows.
         span = chosen[-1] + 1
@@ -357,7 +360,7 @@ class EmbeddedEngine:
         length = max(lengths) + 1
         source = (slice(None) if full else row, 0)
         self._cache.plan(slice(0, span) if in_place else at, source, (at, read[1, row]), length)
-        masks = self._model.mask_plan.additive(positions, length, self._model.unembedding.weight.dtype)
+        masks = self._model.mask_plan.additive(positions, length, self._dtype)
         last = torch.zeros_like(ids[:, 0])
         hidden = last_hidden(self._model, ids, positions, masks, last, self._cache, self._angles)
         return hidden if full else hidden[row]
@@ -508,9 +511,8 @@ class _LegalSets:
             self._numbers[each] = len(self._numbers)
         self._columns, self._narrow = None, self._masks
         if logits.device.type == "cpu":
-            legal = self._masks[: len(self._numbers)].any(0).nonzero()[:, 0]
-            blocks = (legal // BLOCK).unique()
-            if 2 * len(blocks) * BLOCK <= vocabulary:
-                columns = (blocks[:, None] * BLOCK + torch.arange(BLOCK)).ravel()
-                self._columns = columns[columns < vocabulary]
-                self._narrow = self._masks[:, self._columns]
+            legal = self._masks[: len(self._numbers)].any(0)
+            blocks = torch.nn.functional.pad(legal, (0, -vocabulary % BLOCK)).view(-1, BLOCK).any(1)
+            columns = blocks.repeat_interleave(BLOCK)[:vocabulary].nonzero()[:, 0]
+            if 2 * len(columns) <= vocabulary:
+                self._columns, self._narrow = columns, self._masks[:, columns]
