@@ -37,7 +37,7 @@ class SlotCache(Cache):
         self._keys: list[Tensor] = []  # one (n_slots, H, n_positions, D) per layer
         self._values: list[Tensor] = []
         self._rows: slice | Tensor = slice(0)
-        self._source: tuple[Tensor | slice, Tensor | slice | int] = (slice(0), 0)
+        self._source: Tensor | tuple[Tensor | slice, slice | int] = (slice(0), 0)
         self._target: tuple[Tensor | slice, Tensor | slice] = (torch.empty(0), torch.empty(0))
         self._length = 0
         self._positions = torch.empty(0)
@@ -46,7 +46,7 @@ class SlotCache(Cache):
     def plan(
         self,
         rows: slice | Tensor,
-        source: tuple[Tensor | slice, Tensor | slice | int],
+        source: Tensor | tuple[Tensor | slice, slice | int],
         target: tuple[Tensor | slice, Tensor | slice],
         length: int | None,
     ) -> None:
@@ -54,9 +54,10 @@ class SlotCache(Cache):
 
         Args:
             rows: the slots of the batch's rows; a slice is read in place, a tensor (B,) is copied.
-            source: positions of the new tokens in the batch, as (N,) rows and (N,) columns; a single column may be
-                given by its number, for some rows or all; and all columns of all rows as two slices.
-            target: where they go, as (N,) slots and (N,) positions; of all columns, the slots and a slice of positions.
+            source: positions of the new tokens in the flattened batch, (N,); a single column may be given by its
+                number, for some rows or all; and all columns of all rows as two slices.
+            target: where they go, as (N,) slots and (N,) positions; of all columns, the slots and a slice of positions,
+                or (B, 1) slots and (B, Q) positions.
             length: how many positions attention reads; None if it needs the new tokens only.
         """
         self._rows, self._source, self._target, self._length = rows, source, target, length or 0
@@ -86,12 +87,19 @@ class SlotCache(Cache):
         """Store a layer's new keys and values (B, H, Q, D); return those that attention reads, (B, H, length, D)."""
         assert self._kernels is None, "the pass was planned for `attend`, which needs no masks: none are there"
         keys, values = self._memory(layer_idx, key_states, value_states)
-        (row, column), (slot, position) = self._source, self._target
-        keys[slot, :, position] = key_states[row, :, column]  # (N, H, D) on both sides, or (B, H, Q, D)
-        values[slot, :, position] = value_states[row, :, column]
+        # Tokens before heads, because it takes half as long to index two dimensions in succession.
+        keys.transpose(1, 2)[self._target] = self._new(key_states)
+        values.transpose(1, 2)[self._target] = self._new(value_states)
         if not self._length:
             return key_states, value_states
         return keys[self._rows, :, : self._length], values[self._rows, :, : self._length]
+
+    def _new(self, states: Tensor) -> Tensor:
+        """The new tokens of a batch (B, H, Q, D): (N, H, D), or (B, Q, H, D) if these are all."""
+        states = states.transpose(1, 2)
+        if isinstance(self._source, Tensor):
+            return states.flatten(0, 1).index_select(0, self._source)
+        return states[self._source]
 
     def attend(
         self,

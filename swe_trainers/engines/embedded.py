@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from swe_trainers.engines.action_trie import Legal, check_depth
 from swe_trainers.engines.cache import SlotCache
 from swe_trainers.engines.decoding import StaticDecoding
 from swe_trainers.engines.protocol import Sample, Throughput
-from swe_trainers.engines.sampling import Sampling, draw_among
+from swe_trainers.engines.sampling import BLOCK, Sampling, draw_among
 from swe_trainers.errors import ConfigurationError, EngineError
 from swe_trainers.model.fused import last_hidden
 from swe_trainers.model.language_model import LanguageModel
@@ -24,7 +24,7 @@ from swe_trainers.model.language_model import LanguageModel
 __all__ = ["EmbeddedEngine"]
 
 
-@dataclass
+@dataclass(slots=True)
 class _Request:
     """An action being generated."""
 
@@ -40,7 +40,7 @@ class _Request:
     allowed: list[tuple[int, ...]] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Slot:
     """One sequence, of which the first `length` tokens are in the cache."""
 
@@ -69,6 +69,7 @@ class EmbeddedEngine:
             on a GPU, with models that it supports.
 
     Attributes:
+        n_slots, max_tokens: as above.
         version: of the weights, for `Sample.versions`; None if they are always the policy's own.
 
     Raises:
@@ -93,30 +94,22 @@ class EmbeddedEngine:
             raise ConfigurationError(
                 f"max_tokens {max_tokens} is more than the model's {model.max_positions} positions"
             )
+        self.n_slots, self.max_tokens = n_slots, max_tokens
         self._model = model
         self._cache = SlotCache(n_slots, max_tokens)
         self._prefill_tokens = prefill_tokens
         self._slots: dict[int, _Slot] = {}
         self._recomputes = self._replays = False
         self._angles: tuple[Tensor, Tensor] | None = None
+        self._device, self._dtype = model.device, model.unembedding.weight.dtype
         self._static: StaticDecoding | None = None
         if static_shapes and not StaticDecoding.supports(model):
             raise ConfigurationError("static_shapes: not for this model's layers or rotary positions")
         if model.device.type == "cuda" if static_shapes is None else static_shapes:
             self._static = StaticDecoding(model, self._cache)
-        self._legal_masks = _Masks()
+        self._legal_sets = _LegalSets()
         self.version: int | None = None
         self._throughput = Throughput()
-
-    @property
-    def n_slots(self) -> int:
-        """How many episodes can be open at once."""
-        return self._cache.n_slots
-
-    @property
-    def max_tokens(self) -> int:
-        """The longest sequence of a slot, sampled tokens included."""
-        return self._cache.max_tokens
 
     @property
     def throughput(self) -> Throughput:
@@ -144,10 +137,12 @@ class EmbeddedEngine:
         fixed = StaticDecoding.supports(self._model)
         self._replays = self._static is not None and fixed
         trunk: Any = self._model.trunk
+        weight = self._model.unembedding.weight
+        self._device, self._dtype = weight.device, weight.dtype
         self._angles = None
         if fixed:  # rotary angles depend on the position alone: computed once for all
             with torch.inference_mode():
-                positions = torch.arange(self._cache.n_positions, device=self._model.device)[None]
+                positions = torch.arange(self._cache.n_positions, device=self._device)[None]
                 cosines, sines = trunk.rotary_emb(trunk.embed_tokens.weight, positions)
                 self._angles = cosines[0], sines[0]
         if self._static is not None:
@@ -194,7 +189,7 @@ class EmbeddedEngine:
             raise EngineError("an empty stop string would end every action at once")
         if legal is not None:
             check_depth(legal, max_new_tokens)
-        state.token_ids.extend(int(i) for i in token_ids)
+        state.token_ids.extend(map(int, token_ids))
         state.request = _Request(max_new_tokens, frozenset(stop_ids), sampling, random, tuple(stop_strings), legal)
 
     def rewind(self, slot: int, length: int) -> None:
@@ -301,36 +296,36 @@ class EmbeddedEngine:
         """Prefill the pending tokens of some slots; hidden states (N, D) of the last token of each."""
         slots = [self._slots[index] for index in chosen]
         pending = [slot.token_ids[slot.length :] for slot in slots]
-        lengths = [len(ids) for ids in pending]
-        width = max(lengths)
+        lengths, starts = [len(ids) for ids in pending], [slot.length for slot in slots]
+        width, device = max(lengths), self._device
         alike = min(lengths) == width
         if not alike:
             pending = [ids + [0] * (width - len(ids)) for ids in pending]
-        read = torch.from_numpy(np.array([pending, [[slot.length] * width for slot in slots]], dtype=np.int64))
-        ids, starts = read[0], read[1, :, 0]
-        sizes = torch.tensor(lengths)
-        column = torch.arange(width)
-        positions = (starts[:, None] + column).clamp(max=self.max_tokens - 1)
-        fresh = not any(slot.length for slot in slots)
-        length = None if fresh else max(len(slot.token_ids) for slot in slots)
-        device = self._model.device
-        ids, positions = ids.to(device), positions.to(device)
-        together = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
-        slot_index = torch.tensor(chosen, device=device)
-        rows = slice(chosen[0], chosen[0] + len(chosen)) if together else slot_index
-        if alike and all(slot.length == slots[0].length for slot in slots):  # one block: no index for each token
-            block = slice(slots[0].length, slots[0].length + width)
-            self._cache.plan(rows, (slice(None), slice(None)), (rows, block), length)
+        together = alike and max(starts) == min(starts)  # all rows have the same positions
+        first = np.array(starts[:1] if together else starts)[:, None]
+        at = np.minimum(first + np.arange(width), self.max_tokens - 1)
+        ids, positions = (torch.from_numpy(each).to(device) for each in (np.array(pending), at))
+        adjacent = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
+        rows = slice(chosen[0], chosen[0] + len(chosen)) if adjacent else torch.tensor(chosen, device=device)
+        length = max(len(slot.token_ids) for slot in slots) if max(starts) else None
+        last: Tensor | int = width - 1
+        if together:  # one block: no index for each token
+            self._cache.plan(rows, (slice(None), slice(None)), (rows, slice(starts[0], starts[0] + width)), length)
+        elif alike:
+            slot_index = torch.tensor(chosen, device=device)[:, None]
+            self._cache.plan(rows, (slice(None), slice(None)), (slot_index, positions), length)
         else:
-            row_index, column_index = (column < sizes[:, None]).nonzero(as_tuple=True)
-            source = (row_index.to(device), column_index.to(device))
-            self._cache.plan(rows, source, (slot_index[source[0]], positions[source]), length)
+            last = torch.tensor(lengths, device=device) - 1
+            source = np.flatnonzero(np.arange(width) < np.array(lengths)[:, None])  # without padding
+            new = np.array([source, np.array(chosen)[source // width], at.ravel()[source]])
+            places, slot_index, where = torch.from_numpy(new).to(device).unbind()
+            self._cache.plan(rows, places, (slot_index, where), length)
         plan = self._model.mask_plan
         if length is None and not plan.windowed:
             masks = None  # padding is on the right, and each sequence begins here: causal attention needs no mask
         else:
-            masks = plan.additive(positions, length or width, self._model.unembedding.weight.dtype)
-        return last_hidden(self._model, ids, positions, masks, sizes.to(device) - 1, self._cache, self._angles)
+            masks = plan.additive(positions, length or width, self._dtype)
+        return last_hidden(self._model, ids, positions, masks, last, self._cache, self._angles)
 
     def _decode(self, chosen: list[int]) -> list[Sample]:
         """Sample one more token for each running slot; return the finished requests."""
@@ -350,7 +345,7 @@ class EmbeddedEngine:
         """Forward pass of the last sampled token of each running slot; hidden states (N, D)."""
         slots = [self._slots[index] for index in chosen]
         lengths = [slot.length for slot in slots]
-        device = self._model.device
+        device = self._device
         # Mostly running: compute every row up to the last in place, idle ones included. Mostly idle: copy the running
         # rows.
         span = chosen[-1] + 1
@@ -365,7 +360,7 @@ class EmbeddedEngine:
         length = max(lengths) + 1
         source = (slice(None) if full else row, 0)
         self._cache.plan(slice(0, span) if in_place else at, source, (at, read[1, row]), length)
-        masks = self._model.mask_plan.additive(positions, length, self._model.unembedding.weight.dtype)
+        masks = self._model.mask_plan.additive(positions, length, self._dtype)
         last = torch.zeros_like(ids[:, 0])
         hidden = last_hidden(self._model, ids, positions, masks, last, self._cache, self._angles)
         return hidden if full else hidden[row]
@@ -374,16 +369,19 @@ class EmbeddedEngine:
         """Sample the next token of each slot from its last hidden state; return the finished requests."""
         logits = self._model.logits(hidden)  # (N, V)
         requests = [self._request(index) for index in chosen]
-        legal = [request.legal for request in requests]
-        if any(node is not None for node in legal):
-            masks = self._legal_masks.of([None if node is None else node.allowed for node in legal], logits)
-            logits = logits.masked_fill(~masks, -torch.inf)
+        groups = _groups(requests)
+        columns: Tensor | None = None  # the tokens of the columns, if not all
+        if any(request.legal is not None for request in requests):
+            sets = [None if request.legal is None else request.legal.allowed for request in requests]
+            whole = any(sampling.truncates for sampling in groups)
+            logits, columns = self._legal_sets.restrict(logits, sets, whole=whole)
         finished = []
-        for sampling, members in _groups(requests).items():
+        for sampling, members in groups.items():
             uniforms = [requests[row].random.random() for row in members]
             part = logits if len(members) == len(chosen) else logits[members]
             numbers = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)
             ids, logprobs, kept = draw_among(part, numbers, sampling)
+            ids = ids if columns is None else columns[ids]
             finished += self._take_all([chosen[row] for row in members], ids.tolist(), logprobs.tolist(), kept)
         return finished
 
@@ -411,12 +409,12 @@ class EmbeddedEngine:
         request.logprobs.append(logprob)
         if self.version is not None:
             request.versions.append(self.version)
-        complete = False
-        if request.legal is not None or among is not None:
-            request.allowed.append(among if among is not None else request.legal.allowed if request.legal else ())
-        if request.legal is not None:
-            request.legal = request.legal.after(token)
-            complete = request.legal is not None and not request.legal.allowed
+        legal, complete = request.legal, False
+        if legal is not None or among is not None:
+            request.allowed.append(among if among is not None else legal.allowed if legal is not None else ())
+        if legal is not None:
+            legal = request.legal = legal.after(token)
+            complete = legal is not None and not legal.allowed
         end: Literal["stop", "string", "complete", "length", "context"]
         if token in request.stop_ids:
             end = "stop"
@@ -454,31 +452,67 @@ def _sets(kept: Tensor) -> list[tuple[int, ...]]:
     return [() if n == kept.shape[1] else tuple(tokens[end - n : end]) for n, end in zip(counts, ends, strict=True)]
 
 
-class _Masks:
-    """The masks of sets of token ids, each made once; a game has few."""
+class _LegalSets:
+    """The sets of token ids that were legal so far, each with its mask, which is made once; a game has few.
+
+    Of a large vocabulary the columns without a token of any of these sets are not sampled from. On a CPU this changes
+    no digit: whole blocks are left out, in which all probabilities are 0. Other devices sum in another order.
+    """
 
     _MOST = 4096
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, ...] | None, int] = {}
         self._masks = torch.zeros(0, 0, dtype=torch.bool)  # (at least as many, V)
+        self._columns: Tensor | None = None
+        self._narrow = self._masks  # the masks of these columns
 
-    def of(self, sets: Sequence[tuple[int, ...] | None], logits: Tensor) -> Tensor:
-        """Masks to broadcast to (N, V), True where a token is in the row's set; None is the whole vocabulary."""
+    def restrict(
+        self, logits: Tensor, sets: Sequence[tuple[int, ...] | None], *, whole: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The logits (N, C) of columns with legal tokens, -inf where a token is not in the row's set.
+
+        Args:
+            logits: (N, V).
+            sets: of each row; None is the whole vocabulary.
+            whole: keep all columns.
+        Returns:
+            The logits; and the token ids of the columns, (C,) ascending, or None if these are all.
+        """
         fresh = dict.fromkeys(each for each in sets if each not in self._numbers)
-        if len(self._numbers) + len(fresh) > self._MOST:
-            self._numbers, fresh = {}, dict.fromkeys(sets)
-        if len(self._numbers) + len(fresh) > len(self._masks):
-            grown = torch.zeros(2 * (len(self._numbers) + len(fresh)), logits.shape[-1], dtype=torch.bool)
-            grown = grown.to(logits.device)
-            if self._numbers:
-                grown[: len(self._numbers)] = self._masks[: len(self._numbers)]
+        if fresh:
+            self._add(fresh, sets, logits)
+        columns, masks = (None, self._masks) if whole else (self._columns, self._narrow)
+        if columns is not None:
+            logits = logits.index_select(1, columns)
+        if len(self._numbers) == 1:
+            masks = masks[:1]
+        else:
+            masks = masks[torch.tensor([self._numbers[each] for each in sets], device=logits.device)]
+        return logits.masked_fill(~masks, -torch.inf), columns
+
+    def _add(
+        self, fresh: Iterable[tuple[int, ...] | None], sets: Sequence[tuple[int, ...] | None], logits: Tensor
+    ) -> None:
+        """Make the masks of new sets."""
+        new, vocabulary = list(fresh), logits.shape[-1]
+        if len(self._numbers) + len(new) > self._MOST:
+            self._numbers, new = {}, list(dict.fromkeys(sets))
+        known = len(self._numbers)
+        if known + len(new) > len(self._masks):
+            grown = torch.zeros(2 * (known + len(new)), vocabulary, dtype=torch.bool, device=logits.device)
+            if known:
+                grown[:known] = self._masks[:known]
             self._masks = grown
-        for each in fresh:
-            mask = torch.zeros(logits.shape[-1], dtype=torch.bool)
+        for each in new:
+            mask = torch.zeros(vocabulary, dtype=torch.bool)
             mask[slice(None) if each is None else list(each)] = True
             self._masks[len(self._numbers)] = mask.to(logits.device)
             self._numbers[each] = len(self._numbers)
-        if len(self._numbers) == 1:
-            return self._masks[:1]
-        return self._masks[torch.tensor([self._numbers[each] for each in sets], device=logits.device)]
+        self._columns, self._narrow = None, self._masks
+        if logits.device.type == "cpu":
+            legal = self._masks[: len(self._numbers)].any(0)
+            blocks = torch.nn.functional.pad(legal, (0, -vocabulary % BLOCK)).view(-1, BLOCK).any(1)
+            columns = blocks.repeat_interleave(BLOCK)[:vocabulary].nonzero()[:, 0]
+            if 2 * len(columns) <= vocabulary:
+                self._columns, self._narrow = columns, self._masks[:, columns]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from swe_trainers.errors import EngineError
 __all__ = ["Engine", "MessageEngine", "Sample", "SlotEngine", "Throughput"]
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """One finished action.
 
     Attributes:
@@ -40,7 +39,7 @@ class Sample:
     versions: tuple[int, ...] = ()
     allowed: tuple[tuple[int, ...], ...] = ()
     text: str = ""
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, Any] = {}
     failure: EngineError | None = None
 
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from swe_trainers.config import Configuration
 from swe_trainers.errors import ConfigurationError
 
-__all__ = ["Sampling", "draw", "draw_among"]
+__all__ = ["BLOCK", "Sampling", "draw", "draw_among"]
 
-_BLOCK = 64  # tokens of the vocabulary that are summed at once
+BLOCK = 64
+"""Tokens of the vocabulary that are summed at once."""
 _LEAST_TEMPERATURE = 1e-6
 """Logits that are divided by much less are infinite, and their probabilities no numbers."""
 
@@ -96,20 +97,25 @@ def _invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
         (N,) int64, never a token of probability 0.
     """
     n, vocabulary = probabilities.shape
-    n_blocks = -(-vocabulary // _BLOCK)
-    padded = torch.nn.functional.pad(probabilities, (0, n_blocks * _BLOCK - vocabulary))
-    blocks = padded.view(n, n_blocks, _BLOCK)
+    n_blocks = -(-vocabulary // BLOCK)
+    padded = torch.nn.functional.pad(probabilities, (0, n_blocks * BLOCK - vocabulary))
+    blocks = padded.view(n, n_blocks, BLOCK)
     # Sums in float32 would drift over a large vocabulary.
     before = blocks.sum(-1, dtype=torch.float64).cumsum(-1)  # (N, blocks)
     total = before[:, -1:]
+    zero = torch.zeros_like(total)
     # The number must stay below the total, whatever that rounds to.
-    wanted = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))  # (N, 1)
-    block = torch.searchsorted(before, wanted, right=True)  # (N, 1)
-    left = wanted - torch.where(block > 0, before.gather(1, (block - 1).clamp(min=0)), 0.0)
-    inside = blocks.take_along_dim(block[:, :, None], 1).squeeze(1).double().cumsum(-1)  # (N, _BLOCK)
+    left = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, zero))  # (N, 1)
+    first: Tensor | int = 0  # token of the block
+    if n_blocks > 1:
+        block = torch.searchsorted(before, left, right=True)  # (N, 1)
+        left = left - torch.where(block > 0, before.gather(1, (block - 1).clamp(min=0)), 0.0)
+        blocks = blocks.gather(1, block[:, :, None].expand(n, 1, BLOCK))
+        first = block * BLOCK
+    inside = blocks.squeeze(1).double().cumsum(-1)  # (N, BLOCK)
     # The two sums of a block may differ in the last digit: again the number must stay below the sum.
-    left = torch.minimum(left, torch.nextafter(inside[:, -1:], torch.zeros_like(total)))
-    return (block * _BLOCK + torch.searchsorted(inside, left, right=True)).squeeze(1)
+    left = torch.minimum(left, torch.nextafter(inside[:, -1:], zero))
+    return (first + torch.searchsorted(inside, left, right=True)).squeeze(1)
 
 
 def _truncate(logits: Tensor, sampling: Sampling) -> Tensor:

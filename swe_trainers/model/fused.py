@@ -117,7 +117,7 @@ class Attention(nn.Module):
         past_key_values: Any = None,
         *,
         cache: Any = None,
-        only: Tensor | None = None,
+        only: Tensor | int | None = None,
         places: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
@@ -125,8 +125,8 @@ class Attention(nn.Module):
 
         The keys and values of earlier tokens are `past_key_values` up to transformers 5.23, and `cache` from 5.24 on.
 
-        With `only`, (B,) int64, the output is (B, 1, D): that token of each row is the only query, and
-        `attention_mask` is the mask of that query. With `places`, (N,) int64 in the flattened batch (B·T), the
+        With `only`, one token of each row as of `_one_of_each`, the output is (B, 1, D): that token is the only query,
+        and `attention_mask` is the mask of that query. With `places`, (N,) int64 in the flattened batch (B·T), the
         output is (N, D): of those tokens alone.
         """
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -135,8 +135,7 @@ class Attention(nn.Module):
         cache = past_key_values if cache is None else cache
         asking, (cosines, sines) = hidden_states, position_embeddings
         if only is not None:
-            rows = torch.arange(len(only), device=only.device)
-            asking, cosines, sines = (part[rows, only][:, None] for part in (asking, cosines, sines))
+            asking, cosines, sines = (_one_of_each(part, only) for part in (asking, cosines, sines))
         shape = asking.shape[:-1]
         query = own.q_proj(asking).view(*shape, -1, own.head_dim)
         key, value = (
@@ -331,6 +330,11 @@ def _taken(hidden: Tensor, places: Tensor) -> Tensor:
     return hidden.reshape(-1, hidden.shape[-1]).index_select(0, places)
 
 
+def _one_of_each(x: Tensor, places: Tensor | int) -> Tensor:
+    """One token of each row of (B, T, D): that of the same column, or (B,) int64 in the flattened batch; (B, 1, D)."""
+    return x[:, places : places + 1] if isinstance(places, int) else _taken(x, places)[:, None]
+
+
 def cache_argument(module: nn.Module) -> str:
     """What a trunk or a layer calls the keys and values of earlier tokens: transformers 5.24 has renamed them."""
     kind: Any = type(module)
@@ -371,7 +375,7 @@ def last_hidden(
     ids: Tensor,
     positions: Tensor,
     masks: LayerMasks,
-    last: Tensor,
+    last: Tensor | int,
     cache: Any,
     angles: _Rotation | None = None,
 ) -> Tensor:
@@ -381,34 +385,37 @@ def last_hidden(
 
     Args:
         model: the policy.
-        ids, positions: (B, T) int64.
+        ids, positions: (B, T) int64; positions that are the same in all rows may be (1, T), and masks likewise.
         masks: added to the attention scores; None if each row starts here.
-        last: (B,) int64, the column of each row's last token; only padding follows it.
+        last: the column of each row's last token, which only padding follows: (B,) int64, or a number for all rows.
         cache: holds keys and values; the new ones are added to it.
         angles: cosines and sines of all positions, (P, D) each, where they depend on nothing else; None computes them.
     Returns:
         (B, D).
     """
     trunk: Any = model.trunk
-    rows = torch.arange(len(last), device=last.device)
+    n_rows, width = ids.shape
+    places = last if isinstance(last, int) else torch.arange(0, n_rows * width, width, device=last.device) + last
     if not is_known_trunk(trunk):
-        return model.run_trunk(ids, positions, masks, cache=cache)[rows, last]
+        return _one_of_each(model.run_trunk(ids, positions.expand(ids.shape), masks, cache=cache), places)[:, 0]
     hidden = trunk.embed_tokens(ids)
-    rotation = trunk.rotary_emb(hidden, positions) if angles is None else tuple(each[positions] for each in angles)
+    rotation = trunk.rotary_emb(hidden, positions) if angles is None else [each[positions] for each in angles]
+    rotation = tuple(each.expand(n_rows, width, -1) for each in rotation)
     final = len(trunk.layers) - 1
     cached = {cache_argument(trunk.layers[0]): cache}
     for number, layer in enumerate(trunk.layers):
         mask = masks[trunk.config.layer_types[number]] if isinstance(masks, dict) else masks
-        if number < final or ids.shape[1] == 1:
+        if number < final or width == 1:
             hidden = layer(hidden, attention_mask=mask, position_embeddings=rotation, **cached)
             continue
         if mask is None:
-            column = torch.arange(hidden.shape[1], device=hidden.device)
-            visible = torch.where(column <= last[:, None], 0.0, -torch.inf)[:, None, None].to(hidden.dtype)
+            column = torch.arange(width, device=hidden.device)
+            shown = column <= (last if isinstance(last, int) else last[:, None, None, None])
+            visible = torch.where(shown, 0.0, -torch.inf).to(hidden.dtype).view(-1, 1, 1, width)
         else:
-            visible = mask[rows, :, last][:, :, None]  # (B, 1, 1, K)
-        attended, _ = layer.self_attn(layer.input_layernorm(hidden), rotation, visible, cache, only=last)
-        hidden = hidden[rows, last][:, None] + attended  # (B, 1, D)
+            visible = _one_of_each(mask[:, 0], places)[:, None]  # (B, 1, 1, K)
+        attended, _ = layer.self_attn(layer.input_layernorm(hidden), rotation, visible, cache, only=places)
+        hidden = _one_of_each(hidden, places) + attended  # (B, 1, D)
         hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
     normed: Tensor = trunk.norm(hidden[:, 0])
     return normed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
@@ -11,7 +12,6 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.error import CustomSpaceError
 from gymnasium.vector.utils import create_shared_memory
-from numpy.typing import NDArray
 
 from swe_trainers.errors import ConfigurationError
 
@@ -175,6 +175,8 @@ class _Whole:
     ranges: tuple[tuple[int, int], ...]  # first and last of each
 
     def text(self, observation: Any) -> str:
+        if isinstance(observation, (int, np.integer)):
+            return str(int(observation))
         return " ".join(str(int(number)) for number in np.ravel(observation))
 
     def words(self) -> list[str]:
@@ -186,11 +188,11 @@ class _Whole:
 class _Binned:
     """Real numbers, each as the number of its bin; values outside belong to the first or last bin."""
 
-    edges: tuple[NDArray[np.float64], ...]
+    edges: tuple[list[float], ...]
 
     def text(self, observation: Any) -> str:
-        pairs = zip(np.ravel(observation), self.edges, strict=True)
-        return " ".join(str(int(np.digitize(number, edges))) for number, edges in pairs)
+        pairs = zip(np.ravel(observation).tolist(), self.edges, strict=True)
+        return " ".join(str(bisect_right(edges, number)) for number, edges in pairs)
 
     def words(self) -> list[str]:
         return [str(number) for number in range(len(self.edges[0]) + 1)]
@@ -233,7 +235,7 @@ def _numbers_of(env: gymnasium.Env[Any, Any], bins: int, box_range: Sequence[tup
                 f"Try: box_range=[(LOW, HIGH), …], {space.shape[0]} pairs; in YAML adapter_kwargs: "
                 "{box_range: [[LOW, HIGH], …]}"
             )
-        return _Binned(tuple(np.linspace(a, b, bins + 1)[1:-1] for a, b in zip(low, high, strict=True)))
+        return _Binned(tuple(np.linspace(a, b, bins + 1)[1:-1].tolist() for a, b in zip(low, high, strict=True)))
     if box_range is not None:
         raise ConfigurationError(f"TextAdapter: box_range has no effect on {space}")
     if isinstance(space, spaces.Text):

@@ -483,15 +483,16 @@ class _EnvThread(threading.Thread):
     def _run(self, ticket: int, env: int, place: _Place, function: Callable[[Env], Any]) -> None:
         result, error = None, None
         self.running = _Running(ticket, env, place, time.monotonic())
+        # On a thread of its own it competes with the player for Python's lock; for the shared one the player waits.
+        competes = self.place is not None
         with place.lock:
-            began, worked = time.monotonic(), time.thread_time()
+            began, worked = time.monotonic(), time.thread_time() if competes else 0.0
             try:
                 result = function(self._pool.made(place))
             except BaseException as caught:  # noqa: BLE001 - the one place; `SystemExit` would end the thread unseen
                 error = caught
             ended = time.monotonic()
-            # On a thread of its own it competes with the player for Python's lock; for the shared one the player waits.
-            place.took(ended - began, waited=self.place is not None and time.thread_time() - worked < _QUICK_S)
+            place.took(ended - began, waited=competes and time.thread_time() - worked < _QUICK_S)
         self.running = None
         self._results.done.append(Returned(env, ticket, result, error, ended))
         if place is not self.place and place.abandoned:
@@ -556,6 +557,8 @@ def _checked_text(where: str, value: Any) -> str:
 
 
 def _checked_number(what: str, value: Any) -> float:
+    if type(value) is float and abs(value) <= _GREATEST:  # nearly always; the rest takes as long as a step of a game
+        return value
     number = None
     no_number = isinstance(value, (str, bytes, bytearray, memoryview, complex, np.complexfloating))
     if not no_number and getattr(value, "shape", ()) == ():  # NumPy's scalars, and arrays without a dimension
@@ -571,8 +574,8 @@ def _checked_number(what: str, value: Any) -> float:
 
 
 def _checked_truth(what: str, value: Any) -> bool:
-    if isinstance(value, (bool, np.bool_)):
-        return bool(value)
+    if value is True or value is False:
+        return value
     plain = value.item() if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 else value
     if isinstance(plain, int) and plain in (0, 1):
         return bool(plain)
@@ -580,7 +583,7 @@ def _checked_truth(what: str, value: Any) -> bool:
 
 
 def _checked_info(where: str, info: Any) -> Mapping[str, Any]:
-    if not isinstance(info, Mapping):
+    if not isinstance(info, (dict, Mapping)):  # dict first, because `Mapping` looks for its subclasses
         raise ContractError(f"{where}: info is {type(info).__name__}, expected dict")
     if not isinstance(info.get("system_prompt"), (str, type(None))):
         raise ContractError(f"{where}: info['system_prompt'] is {type(info['system_prompt']).__name__}, expected str")
@@ -590,7 +593,7 @@ def _checked_info(where: str, info: Any) -> Mapping[str, Any]:
     if info.get("valid") is not None:
         _checked_truth(f"{where}: info['valid']", info["valid"])
     parts = info.get("reward")
-    if isinstance(parts, Mapping):
+    if parts is not None and isinstance(parts, Mapping):
         for name, value in parts.items():
             _checked_number(f"{where}: info['reward'][{str(name)[:40]!r}]", value)
     return info

@@ -62,6 +62,7 @@ class PlayedTurn:
         return self.sample.end == "stop"
 
 
+_JSON = json.JSONEncoder(allow_nan=False)  # `json.dumps` would make one for each value
 _REQUEST = ("messages", "tools", "request")
 """Keys of an agent program's request in `info`; they are not recorded, because they are large and their tokens are."""
 
@@ -155,7 +156,7 @@ class Episode:
     def update_info(self, info: Mapping[str, Any]) -> None:
         """Store the latest info; the parts of the reward in `info["reward"]` are summed over the turns."""
         parts = info.get("reward")
-        if self.turns and isinstance(parts, Mapping):
+        if parts is not None and self.turns and isinstance(parts, Mapping):
             names = [*self.reward_parts, *(name for name in parts if name not in self.reward_parts)]
             self.reward_parts = {name: self.reward_parts.get(name, 0.0) + float(parts.get(name, 0.0)) for name in names}
         self.info = {**info, "reward": self.reward_parts} if self.reward_parts else info
@@ -189,7 +190,7 @@ class Episode:
                 continue
             plain = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
             try:
-                json.dumps(plain, allow_nan=False)
+                _JSON.encode(plain)
             except (TypeError, ValueError, RecursionError):
                 continue
             info[str(key)] = plain

@@ -63,6 +63,8 @@ _MOST_TRIES = 4096
 _MOST_TEXTS = 8192
 _SHORT_TEXT = 256
 """The tokens of observations up to this number of characters are cached, because they may occur again."""
+_SHORT_ACTION = 16
+"""The texts of actions up to this number of tokens are cached likewise."""
 _SPARE_MEMORY = 0.05
 """If a smaller fraction of the machine's memory is available, no episode begins while another one is running."""
 
@@ -156,9 +158,9 @@ def iter_episodes(
 
 
 class _Call(NamedTuple):
-    """A call to an environment that has not returned."""
+    """A call to an environment that has not returned, for the episode of a start with this number."""
 
-    ticket: int
+    number: int
     what: Literal["reset", "step"]
     at: float
     limit_s: float
@@ -219,13 +221,13 @@ class Player:
         self._episodes: dict[int, Episode] = {}  # by number of the start
         self._trees: dict[int, Tree] = {}
         self._finished: dict[int, list[Trajectory]] = {}  # ends of trees that are still being played
-        self._calls: dict[int, _Call] = {}  # by number of the start
-        self._tickets: dict[int, int] = {}  # ticket of a call → number of the start
+        self._calls: dict[int, _Call] = {}  # by ticket
         self._idle_since: dict[int, float] = {}  # by number of the start: when its environment returned
         self._slots: dict[int, int] = {}  # slot → number of the start
         self._held: dict[int, tuple[list[int], int, int]] = {}  # tokens in each slot: a list, start and end in it
         self._texts: dict[tuple[str, bool], Sequence[int]] = {}  # tokens of short observations, which do not change
         self._prompts: dict[tuple[str, str | None], Sequence[int]] = {}  # tokens of short first observations
+        self._actions: dict[tuple[int, ...], str] = {}  # texts of short actions
         self._tries: dict[tuple[str, ...], ActionTrie] = {}  # by legal actions
         self._grammars: Grammars | None = None  # made at the first use
         self._ended: list[Ended] = []
@@ -338,8 +340,7 @@ class Player:
         now = time.monotonic()
         self.rate.model_s += now - self._idle_since.pop(number, now)
         ticket = self._threads.call(self._episodes[number].env, function, begins=begins)
-        self._calls[number] = _Call(ticket, what, now, limit_s)
-        self._tickets[ticket] = number
+        self._calls[ticket] = _Call(number, what, now, limit_s)
 
     def _discard(self, env: int, tree: Tree) -> None:
         """Free the snapshots that a tree does not need any more, on the environment's thread: this may take long."""
@@ -357,13 +358,12 @@ class Player:
             found = self._threads.returned(None if left_s == float("inf") else max(0.0, left_s))
             for returned in found:
                 woken = woken or not returned.ticket
-                number = self._tickets.pop(returned.ticket, None)
-                if number is not None:  # else a snapshot was discarded, or the environment was abandoned
-                    call = self._calls.pop(number)
+                call = self._calls.pop(returned.ticket, None)
+                if call is not None:  # else a snapshot was discarded, or the environment was abandoned
                     info = returned.result[4] if returned.result is not None else None
                     self.rate.called(returned.at - call.at, info)
-                    self._idle_since[number] = returned.at
-                    ready.append((number, returned))
+                    self._idle_since[call.number] = returned.at
+                    ready.append((call.number, returned))
             if not found:
                 self._time_out()
                 if not must_wait:
@@ -373,12 +373,11 @@ class Player:
     def _time_out(self) -> None:
         """End the episodes whose environments have not returned in time."""
         now = time.monotonic()
-        for number in [n for n, call in self._calls.items() if call.deadline <= now]:
-            call = self._calls.pop(number)
-            del self._tickets[call.ticket]
+        for ticket in [each for each, call in self._calls.items() if call.deadline <= now]:
+            call = self._calls.pop(ticket)
             self.rate.called(now - call.at, None)
             reason = f"the environment did not respond to {call.what} for {call.limit_s:g} s"
-            self._finish(number, "environment", Failure(reason), timed_out=True)
+            self._finish(call.number, "environment", Failure(reason), timed_out=True)
 
     def _receive(self, number: int, returned: Returned) -> None:
         """Process the result of a reset, a step or a restore."""
@@ -434,10 +433,11 @@ class Player:
         if len(observation) > _SHORT_TEXT:
             return self._chat.observe(observation, closed=closed)
         key = observation, closed
-        if key not in self._texts:
+        ids = self._texts.get(key)
+        if ids is None:
             self._forget()
-            self._texts[key] = self._chat.observe(observation, closed=closed)
-        return self._texts[key]
+            ids = self._texts[key] = self._chat.observe(observation, closed=closed)
+        return ids
 
     def _begun(self, observation: str, system: str | None, tools: Any) -> Sequence[int]:
         """`ChatFormat.start`, cached likewise."""
@@ -445,16 +445,29 @@ class Player:
         if len(observation) > _SHORT_TEXT or tools:
             return self._chat.start(observation, system=system, tools=tools)
         key = observation, system
-        if key not in self._prompts:
+        ids = self._prompts.get(key)
+        if ids is None:
             self._forget()
-            self._prompts[key] = self._chat.start(observation, system=system, tools=tools)
-        return self._prompts[key]
+            ids = self._prompts[key] = self._chat.start(observation, system=system, tools=tools)
+        return ids
+
+    def _action_text(self, token_ids: tuple[int, ...]) -> str:
+        """`ChatFormat.action_text`, cached likewise."""
+        assert self._chat is not None
+        if len(token_ids) > _SHORT_ACTION:
+            return self._chat.action_text(token_ids)
+        text = self._actions.get(token_ids)
+        if text is None:
+            self._forget()
+            text = self._actions[token_ids] = self._chat.action_text(token_ids)
+        return text
 
     def _forget(self) -> None:
-        """Make room in the cache for the tokens of another text."""
-        if len(self._texts) + len(self._prompts) >= _MOST_TEXTS:
+        """Make room in the caches for another text."""
+        if len(self._texts) + len(self._prompts) + len(self._actions) >= _MOST_TEXTS:
             self._texts.clear()
             self._prompts.clear()
+            self._actions.clear()
 
     def _continue(self, number: int, read: Read) -> None:
         """Request the next action, unless a limit ends the episode."""
@@ -585,13 +598,15 @@ class Player:
                 "environment.adapter_kwargs {unconstrained: true}"
             )
         key = tuple(listed)
-        if key not in self._tries:
+        legal = self._tries.get(key)
+        if legal is None:
             if not all(isinstance(text, str) for text in key):
                 raise ConfigurationError(f"info['legal_actions'] is {listed!r:.80}, expected texts. Try: TextAdapter")
             if len(self._tries) > _MOST_TRIES:
                 self._tries.clear()
-            self._tries[key] = ActionTrie.of({text: self._chat.action_ids(text) for text in key}, self._chat.stop_ids)
-        return self._tries[key]
+            legal = ActionTrie.of({text: self._chat.action_ids(text) for text in key}, self._chat.stop_ids)
+            self._tries[key] = legal
+        return legal
 
     def _act(self, sample: Sample) -> None:
         """Pass a finished action to its environment."""
@@ -606,7 +621,7 @@ class Player:
                 return
             text = sample.text
         else:
-            text = self._chat.action_text(sample.token_ids)
+            text = self._action_text(sample.token_ids)
         asking = episode.conversations
         if asking is not None and self._chat is not None:
             answer = self._chat.answer(sample.token_ids, asking.tools, number=len(episode.turns))

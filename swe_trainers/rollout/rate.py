@@ -51,6 +51,9 @@ class Rate:
             info: returned by a step; None for any other call.
         """
         timing = None if info is None else info.get("timing")
+        if timing is None:
+            self.environment_s += seconds
+            return
         grading_s = timing.get("grading_s") if isinstance(timing, Mapping) else getattr(timing, "grading_s", None)
         graded = min(max(float(grading_s), 0.0), seconds) if isinstance(grading_s, (int, float)) else 0.0
         self.tests_s += graded

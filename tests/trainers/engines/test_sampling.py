@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_trainers.engines.sampling import Sampling, draw
+from swe_trainers.engines.embedded import _LegalSets
+from swe_trainers.engines.sampling import BLOCK, Sampling, draw
 from swe_trainers.errors import ConfigurationError
 
 P = torch.tensor([0.5, 0.25, 0.125, 0.0625, 0.0625])  # what the logits below stand for at temperature 1
@@ -104,6 +105,27 @@ def test_zero_probability_tokens_are_never_sampled() -> None:
     ids, logprobs = draw(logits, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64), Sampling())
     assert ids.tolist() == [1, 1]
     assert logprobs.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("vocabulary", [10, 500, 1000])
+def test_leaving_out_blocks_without_a_legal_token_changes_no_digit(vocabulary: int, temperature: float) -> None:
+    torch.manual_seed(vocabulary)
+    sets, legal = [(1, 3, vocabulary - 1), (3, vocabulary - 2)], _LegalSets()
+    for n in (2, 33, 64):
+        logits, uniforms = 5 * torch.randn(n, vocabulary), torch.rand(n, dtype=torch.float64)
+        rows = [sets[row % 2] for row in range(n)]
+        masked = torch.full_like(logits, -torch.inf)
+        for row, tokens in enumerate(rows):
+            masked[row, list(tokens)] = logits[row, list(tokens)]
+        narrow, columns = legal.restrict(logits, rows, whole=False)
+        ids, logprobs = draw(narrow, uniforms, Sampling(temperature))
+        if columns is not None:
+            ids = columns[ids]
+        assert vocabulary < 500 or narrow.shape[1] <= 2 * BLOCK
+        expected, exact = draw(masked, uniforms, Sampling(temperature))
+        assert torch.equal(ids, expected)
+        assert torch.equal(logprobs, exact)
 
 
 def test_half_precision_logits_are_normalised_in_float32() -> None:

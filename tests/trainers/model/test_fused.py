@@ -251,7 +251,7 @@ def read_in_turns(model: LanguageModel, ids: Tensor, sizes: list[list[int]], *, 
         row, at = (column < turn[:, None]).nonzero(as_tuple=True)
         length = int((starts + turn).max())
         fresh = not starts.any() and not model.mask_plan.windowed
-        cache.plan(slots, (row, at), (row, positions[row, at]), None if fresh else length)
+        cache.plan(slots, row * len(column) + at, (row, positions[row, at]), None if fresh else length)
         key = torch.arange(length)
         masks = model.mask_plan.masks(key <= positions[:, None, :, None], positions[:, None, :, None], key)
         added = (

@@ -110,6 +110,14 @@ def test_observations_are_written_as_integers(space: Any, options: Any, observat
     assert set(text.split()) <= set(env.vocabulary())
 
 
+def test_bins_are_those_of_numpy_at_edges_and_outside_too() -> None:
+    edges = np.linspace(-2.4, 2.4, 9)[1:-1]
+    near = np.concatenate([edges, np.nextafter(edges, -9), np.linspace(-3, 3, 101), [np.inf, -np.inf, np.nan]])
+    numbers = [np.array([number]) for number in (*near, *near.astype(np.float32))]
+    env = TextAdapter(Fixed(spaces.Box(-np.inf, np.inf, (1,)), numbers), bins=8, box_range=[(-2.4, 2.4)])
+    assert [env.reset()[0] for _ in numbers] == [str(np.digitize(number[0], edges)) for number in numbers]
+
+
 def test_integers_without_useful_bounds_need_a_range() -> None:
     space = spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64)
     with pytest.raises(ConfigurationError, match=r"too many integers.*box_range"):
