@@ -33,14 +33,8 @@ sys.meta_path.insert(0, Missing())
 """
 
 
-def run_main(code: str, entry: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Call `main` or `main_eval` in a new process; its last line of output names heavy modules that it imported."""
-    program = (
-        f"{code}\nimport sys\nfrom swe_trainers.cli.main import {entry}\n"
-        f"try:\n    code = {entry}({list(arguments)!r})\n"
-        "except SystemExit as ended:\n    code = ended.code\n"
-        f"print('imported:', *[name for name in {HEAVY!r} if name in sys.modules])\nsys.exit(code)"
-    )
+def run_program(program: str, *, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a new process that imports from this tree."""
     return subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -49,6 +43,17 @@ def run_main(code: str, entry: str, *arguments: str, cwd: Path) -> subprocess.Co
         cwd=cwd,
         env={"PYTHONPATH": str(ROOT)},
     )
+
+
+def run_main(code: str, entry: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Call `main` or `main_eval` in a new process; its last line of output names heavy modules that it imported."""
+    program = (
+        f"{code}\nimport sys\nfrom swe_trainers.cli.main import {entry}\n"
+        f"try:\n    code = {entry}({list(arguments)!r})\n"
+        "except SystemExit as ended:\n    code = ended.code\n"
+        f"print('imported:', *[name for name in {HEAVY!r} if name in sys.modules])\nsys.exit(code)"
+    )
+    return run_program(program, cwd=cwd)
 
 
 def assert_equal_keys(kind: type[Any], place: str, *, besides: tuple[str, ...] = ()) -> None:
@@ -161,14 +166,6 @@ def test_help_works_without_the_extra(tmp_path: Path, entry: str, word: str) -> 
 
 
 def test_importing_what_needs_the_extra_says_what_to_install(tmp_path: Path) -> None:
-    program = f"{WITHOUT_EXTRAS}\nfrom swe_trainers import PPO"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT)},
-    )
+    done = run_program(f"{WITHOUT_EXTRAS}\nfrom swe_trainers import PPO", cwd=tmp_path)
     message = "ModuleNotFoundError: PPO needs PyTorch. Try, in a clone of swegym-env: pip install '.[train]'"
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, message)
