@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -348,15 +349,18 @@ def test_a_layer_that_is_removed_while_it_is_packed_is_not_sent(store: LayerStor
     def build(layer: Path) -> None:
         (layer / "testbed/.git").mkdir(parents=True)
         mark_opaque(layer / "testbed/.git")
-        for number in range(500):
-            (layer / str(number)).write_bytes(random.Random(number).randbytes(40_000))
+        for number in range(50):
+            (layer / f"{number:02}").write_bytes(random.Random(number).randbytes(40_000))
 
-    store.get_or_build(KEY, build, Provenance())
-    blob = tmp_path / "blob"
-    with ThreadPoolExecutor(1) as pool:
-        packed = pool.submit(pack_layer, store, NAME, blob)
-        wait_until(blob.exists, patience_s=30)  # before a file is read
+    built = store.get_or_build(KEY, build, Provenance())
+    with (built / "00").open("rb+") as first, ThreadPoolExecutor(1) as pool:
+        fcntl.fcntl(first, fcntl.F_SETSIG, signal.SIGWINCH)  # ignored, where SIGIO ends the process
+        fcntl.fcntl(first, fcntl.F_SETLEASE, fcntl.F_WRLCK)  # whoever opens the file waits until this is given back
+        packed = pool.submit(pack_layer, store, NAME, tmp_path / "blob")
+        reading = wait_until(lambda: fcntl.fcntl(first, fcntl.F_GETLEASE) != fcntl.F_WRLCK, patience_s=30)
         store.remove(store.layers())
+        fcntl.fcntl(first, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        assert reading, "mksquashfs did not open the first file"
         with pytest.raises(LayerError, match="mksquashfs cannot pack it"):
             packed.result()
 
