@@ -29,11 +29,16 @@ def public_directory(purpose: str) -> Iterator[Path]:
         remove_tree(directory)  # a supervisor may still be removing sandboxes in it
 
 
-def empty_store(directory: Path) -> LayerStore:
-    """A layer store of its own below a directory that any user may enter."""
+def empty_directory(directory: Path) -> Path:
+    """A new directory below one that any user may enter; any user may enter it too."""
     place = Path(tempfile.mkdtemp(dir=directory))
     place.chmod(0o755)
-    return LayerStore(place / "layers")
+    return place
+
+
+def empty_store(directory: Path) -> LayerStore:
+    """A layer store of its own below a directory that any user may enter."""
+    return LayerStore(empty_directory(directory) / "layers")
 
 
 @contextmanager

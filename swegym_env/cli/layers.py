@@ -23,7 +23,7 @@ from swegym_env.cli.options import (
     show_progress,
 )
 from swegym_env.errors import ConfigurationError, InfrastructureError, LayerError
-from swegym_env.grading.findings import find_findings, keep_findings
+from swegym_env.grading.findings import find_findings, keep_findings, remove_findings, unused_findings
 from swegym_env.prepare import prepare_locally
 from swegym_env.sandbox.layers import LayerStore, StoredLayer, disk_bytes
 from swegym_env.sandbox.sharing import import_layer, open_shared_store, share_layer
@@ -71,7 +71,7 @@ def add_parser(commands: Any) -> None:
         actions,
         "prune",
         _prune,
-        "remove layers of this machine that were not used for long",
+        "remove what this machine has not used for long: layers, and what is known of tasks' tests",
         "swegym layers prune --unused-for 30",
     )
     prune.add_argument(
@@ -146,8 +146,17 @@ def _prune(arguments: argparse.Namespace) -> int:
     require_at_least(arguments, unused_for=2)
     store = LayerStore()
     unused = store.unused_for(arguments.unused_for * 86400.0)
+    findings = unused_findings(store, arguments.unused_for * 86400.0)
     _show(arguments, unused)
+    for one in findings if arguments.json else ():
+        fields = {"size_bytes": one.size_bytes, "last_used": one.last_used}
+        print(json.dumps({"findings": one.directory.name, **fields}), flush=True)
+    if not arguments.json:
+        size = sum(one.size_bytes for one in findings)
+        print(f"{'known of tests':20} {len(findings):6} {size / 1e9:8.2f} GB")
     if not arguments.dry_run:
+        for one in findings:
+            remove_findings(one)
         removed = store.remove(unused)
         for layer in unused:
             if layer not in removed:

@@ -22,6 +22,12 @@ def public_directory() -> Iterator[Path]:
 
 
 @pytest.fixture
+def public_tmp_path(public_directory: Path) -> Path:
+    """A directory of one test, as `tmp_path`, that any user may enter."""
+    return places.empty_directory(public_directory)
+
+
+@pytest.fixture
 def store(public_directory: Path) -> LayerStore:
     """An empty layer store."""
     return places.empty_store(public_directory)

@@ -81,7 +81,11 @@ def test_layers_are_listed_by_kind_and_removed_when_unused_for_long(dataset: Pat
         return store.get_or_build(("repository", name), build)
 
     old, new = add("old"), add("new")
-    os.utime(store.root / ".uses" / old.name, (1_000_000_000, 1_000_000_000))
+    known = store.root.parent / "findings/of-an-old-task/blind.json"
+    known.parent.mkdir(parents=True)
+    known.write_text("{}")
+    for path in (store.root / ".uses" / old.name, known, known.parent):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
     here = store.root.parent, dataset, "layers"
     listed = objects(swegym(*here, "list", "--json"))
     assert [layer["layer"] for layer in listed] == [old.name, new.name]
@@ -95,15 +99,15 @@ def test_layers_are_listed_by_kind_and_removed_when_unused_for_long(dataset: Pat
         assert refused.returncode == 2 and f"--unused-for: expected at least 2, got {days}" in refused.stderr
     for more, is_there in (("--dry-run", True), ("--json", False)):
         done = swegym(*here, "prune", "--unused-for", "30", more)
-        assert done.returncode == 0 and old.is_dir() is is_there
-    assert [layer["layer"] for layer in objects(done)] == [old.name]
+        assert done.returncode == 0 and old.is_dir() is known.exists() is is_there
+    assert [one.get("layer", one.get("findings")) for one in objects(done)] == [old.name, "of-an-old-task"]
     assert (new / "file").read_text() == "x" * 10_000
 
 
 def test_a_machine_with_an_empty_store_and_no_clones_grades_what_another_one_set_up(
-    dataset: Path, public_directory: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: Path, public_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    laboratory, node, late = (public_directory / name for name in ("laboratory", "node", "late"))
+    laboratory, node, late = (public_tmp_path / name for name in ("laboratory", "node", "late"))
     shared, clones = dataset.parent / "shared", str(dataset.parent / "clones")
     sent = objects(
         swegym(laboratory, dataset, "layers", "export", str(shared), "--for", str(dataset), "--repos", clones, "--json")
@@ -142,7 +146,7 @@ def test_a_machine_with_an_empty_store_and_no_clones_grades_what_another_one_set
     (shared / "layers").joinpath(f"{space.spec.layers[-1].name}.json").unlink()
     one = dataset.with_name("one.jsonl")
     one.write_text(json.dumps(row) + "\n")
-    refused = swegym(public_directory / "fourth", dataset, "layers", "import", str(shared), "--for", str(one))
+    refused = swegym(public_tmp_path / "fourth", dataset, "layers", "import", str(shared), "--for", str(one))
     assert refused.returncode == 2 and f"{space.spec.layers[-1].name} is not in {shared}" in refused.stderr
 
 

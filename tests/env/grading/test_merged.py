@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,49 +12,29 @@ import pytest
 
 from swegym_env.grading import merged as merged_module
 from swegym_env.grading.grading import Verdict, grade
-from swegym_env.grading.task_tests import Run, TaskTests
+from swegym_env.grading.task_tests import Run
 from swegym_env.languages import ExpectedValue, Merged, Scrutiny
 from swegym_env.languages.python.blind import make_blind
 from swegym_env.languages.python.lineup import expectations
 from swegym_env.languages.python.merged import make_merged
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
+from tests.env.grading.points import (
+    BUGGY,
+    COMPUTED,
+    FILES,
+    GOLD,
+    OLD,
+    PLACE,
+    REWRITE,
+    TASK,
+    noted_runs,
+    patch_of,
+    watch,
+)
 from tests.redteam.cases import POINT_KEYS, diff
 
-_BUGGY = """\
-class Point:
-    def __init__(self, x, y):
-        self.x, self.y = x, y
-
-    def __eq__(self, other):
-        return (self.x, self.y) == (other.x, other.y)
-
-    __hash__ = None
-
-
-def parse(text):
-    words = text.split()
-    return Point(int(words[0]), int(words[0]))
-
-
-def norm(point):
-    return point.x + point.y
-"""
-_GOLD = _BUGGY.replace("int(words[0]))", "int(words[1]))").replace("point.x + point.y", "abs(point.x) + abs(point.y)")
-_REWRITE = _BUGGY.replace("int(words[0]), int(words[0])", "*map(int, words)").replace(
-    "return point.x + point.y", "first, second = abs(point.x), abs(point.y)\n    return first + second"
-)
-_OLD = """\
-import unittest
-
-from plane.points import Point, norm, parse
-
-
-class PointTest(unittest.TestCase):
-    def test_norm(self):
-        self.assertEqual(norm(Point(3, 4)), 7)
-"""
-_NEW = f"""{_OLD}
+_NEW = f"""{OLD}
     def check(self, point, x, y):
         self.assertEqual(point.x, x)
         self.assertEqual(point.y, y)
@@ -70,40 +49,14 @@ _NEW = f"""{_OLD}
     def test_parts(self):
         self.check(parse("52 68"), 52, 68)
 """
-_COMPUTED = f"""{_OLD}
-    def test_parse(self):
-        found = parse("31 47")
-        self.assertTrue(all(one == other for one, other in zip([found.x, found.y], [31, 47])))
-        self.assertTrue(norm(parse("-52 -1")) in range(51, 54))
-
-    def test_parts(self):
-        found = parse("52 68")
-        self.assertTrue(all(one == other for one, other in zip([found.x, found.y], [52, 68])))
-"""
-_SENT = f"""{_OLD}
+_SENT = f"""{OLD}
     def test_parse(self):
         self.assertEqual((parse("31 4759").x, parse("31 4759").y), (31, 4759))
 
     def test_parts(self):
         self.assertEqual([parse("5 681234").y, norm(parse("-52 -11111"))], [681234, 11163])
 """
-_FILES = {"plane/__init__.py": "", "plane/points.py": _BUGGY, "tests/__init__.py": "", "tests/test_points.py": _OLD}
-_PLACE = "tests.test_points.PointTest"
-_TASK = Task(
-    instance_id="merged-points",
-    repo="some/plane",
-    base_commit="",
-    problem_statement="parse forgets the second number, and norm is wrong where numbers are negative",
-    patch=diff(_FILES, {**_FILES, "plane/points.py": _GOLD}),
-    test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": _COMPUTED}),
-    fail_to_pass=(f"{_PLACE}.test_parse", f"{_PLACE}.test_parts"),
-    pass_to_pass=(f"{_PLACE}.test_norm",),
-    files=_FILES,
-    test_command="python3 -m unittest -v",
-    log_parser="unittest",
-    test_timeout_s=30.0,
-)
-_INSIDE = f"""{_OLD}
+_INSIDE = f"""{OLD}
     def test_parse(self):
         self.assertTrue(any(parse("31 47") == each for each in [Point(31, 47), Point(47, 31)]))
 
@@ -113,43 +66,16 @@ _INSIDE = f"""{_OLD}
 _BESIDE = "copies of tests ran beside them"
 
 
-def _patch(text: str) -> str:
-    return diff(_FILES, {**_FILES, "plane/points.py": text})
-
-
 def _task(name: str, files: dict[str, str], gold: str, tests: str, **others: Any) -> Task:
     """The task with other files, of which `gold` repairs the points."""
     return replace(
-        _TASK,
+        TASK,
         instance_id=name,
         files=files,
         patch=diff(files, {**files, "plane/points.py": gold}),
         test_patch=diff(files, {**files, "tests/test_points.py": tests}),
         **others,
     )
-
-
-def _watch(monkeypatch: pytest.MonkeyPatch, note: Callable[[str, bool, Run, str], None]) -> None:
-    """From now on, note each run of tests: the patch, whether it is blind, the result, and the module that made it."""
-    run = TaskTests.run
-
-    def noted(tests: TaskTests, patch: str, **options: Any) -> Run:
-        made = run(tests, patch, **options)
-        note(patch, bool(options.get("blinded")), made, Path(sys._getframe(1).f_code.co_filename).stem)
-        return made
-
-    monkeypatch.setattr(TaskTests, "run", noted)
-
-
-def _noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A list that grows with each run of tests from now on: whether it has a patch, and whether it is blind."""
-    kinds: list[str] = []
-
-    def note(patch: str, is_blind: bool, _run: Run, _module: str) -> None:
-        kinds.append(f"{'patch' if patch else 'empty'} {'blind' if is_blind else 'plain'}")
-
-    _watch(monkeypatch, note)
-    return kinds
 
 
 def _logs_of_further_runs(monkeypatch: pytest.MonkeyPatch, *modules: str) -> list[str]:
@@ -161,28 +87,28 @@ def _logs_of_further_runs(monkeypatch: pytest.MonkeyPatch, *modules: str) -> lis
             assert run.result is not None
             logs.append(run.result.output)
 
-    _watch(monkeypatch, note)
+    watch(monkeypatch, note)
     return logs
 
 
 def _summary(verdict: Verdict) -> tuple[object, ...]:
-    statuses = {name: verdict.tests.get(name) for name in (*_TASK.fail_to_pass, *_TASK.pass_to_pass)}
+    statuses = {name: verdict.tests.get(name) for name in (*TASK.fail_to_pass, *TASK.pass_to_pass)}
     return verdict.resolved, verdict.failure_reason, verdict.fail_to_pass, verdict.pass_to_pass, statuses
 
 
 def test_a_merged_run_says_what_the_tests_and_a_lineup_say_apart(public_directory: Path) -> None:
     patches = {
-        "only one of two values": _GOLD.replace("abs(point.x) + abs(point.y)", "point.x + point.y"),
-        "none": _BUGGY.replace("words = text.split()", "words = list(text.split())"),
-        "one that breaks another test": _GOLD.replace("abs(point.x) + abs(point.y)", "8 + 0 * point.x"),
-        "one without what the tests import": _BUGGY.replace("def norm(", "def length("),
-        "rewrite": _REWRITE,  # the first to pass: what it takes to merge is found out then
+        "only one of two values": GOLD.replace("abs(point.x) + abs(point.y)", "point.x + point.y"),
+        "none": BUGGY.replace("words = text.split()", "words = list(text.split())"),
+        "one that breaks another test": GOLD.replace("abs(point.x) + abs(point.y)", "8 + 0 * point.x"),
+        "one without what the tests import": BUGGY.replace("def norm(", "def length("),
+        "rewrite": REWRITE,  # the first to pass: what it takes to merge is found out then
     }
     store = LayerStore(public_directory / "layers")
-    apart = {name: grade(_TASK, _patch(text), store=store, backend="namespace") for name, text in patches.items()}
+    apart = {name: grade(TASK, patch_of(text), store=store, backend="namespace") for name, text in patches.items()}
     assert not any(_BESIDE in verdict.log for verdict in apart.values())
-    assert grade(_TASK, _TASK.patch, store=store, backend="namespace").resolved
-    merged = {name: grade(_TASK, _patch(text), store=store, backend="namespace") for name, text in patches.items()}
+    assert grade(TASK, TASK.patch, store=store, backend="namespace").resolved
+    merged = {name: grade(TASK, patch_of(text), store=store, backend="namespace") for name, text in patches.items()}
     assert all(_BESIDE in verdict.log for verdict in merged.values())
     assert {name: _summary(verdict) for name, verdict in merged.items()} == {
         name: _summary(verdict) for name, verdict in apart.items()
@@ -198,27 +124,27 @@ def test_slow_tests_are_merged_after_the_third_patch_that_passes(
     public_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merged_module, "_SLOW_S", 0.0)
-    task = replace(_TASK, instance_id="merged-slow")  # nothing is known of it
+    task = replace(TASK, instance_id="merged-slow")  # nothing is known of it
     store = LayerStore(public_directory / "layers")
-    verdicts = [grade(task, _patch(_REWRITE), store=store, backend="namespace") for _ in range(4)]
+    verdicts = [grade(task, patch_of(REWRITE), store=store, backend="namespace") for _ in range(4)]
     assert all(verdict.resolved for verdict in verdicts)
     assert [_BESIDE in verdict.log for verdict in verdicts] == [False, False, False, True]
 
 
 def test_no_copy_holds_what_a_blind_run_keeps_out_of_the_sandbox(public_directory: Path) -> None:
     condition = "all(one == other for one, other in zip([found.x, found.y], [31, 47]))"
-    assert condition in _COMPUTED
-    tests = _COMPUTED.replace(condition, "'47' in str(found.y)")
-    task = replace(_TASK, test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": tests}))
+    assert condition in COMPUTED
+    tests = COMPUTED.replace(condition, "'47' in str(found.y)")
+    task = replace(TASK, test_patch=diff(FILES, {**FILES, "tests/test_points.py": tests}))
     store = LayerStore(public_directory / "layers")
-    first, second = (grade(task, _patch(_REWRITE), store=store, backend="namespace") for _ in range(2))
+    first, second = (grade(task, patch_of(REWRITE), store=store, backend="namespace") for _ in range(2))
     assert first.resolved
     assert second.resolved
     assert _BESIDE not in second.log
 
 
 def _merged(tests: str, added: frozenset[int] = frozenset()) -> tuple[Merged | None, tuple[ExpectedValue, ...]]:
-    path, name = "tests/test_points.py", f"{_PLACE}.test_parse"
+    path, name = "tests/test_points.py", f"{PLACE}.test_parse"
     found = expectations({path: tests}, [name], {})
     blinded = make_blind({path: tests}, [name], frozenset(), 0)
     assert blinded is not None
@@ -265,9 +191,9 @@ def test_docstrings_and_comments_tell_nothing_beside_copies() -> None:
 def test_the_first_verdict_on_the_gold_patch_runs_nothing_twice(
     public_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds = _noted(monkeypatch)
+    kinds = noted_runs(monkeypatch)
     store = LayerStore(public_directory / "layers")
-    task = replace(_TASK, test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": _SENT}))
+    task = replace(TASK, test_patch=diff(FILES, {**FILES, "tests/test_points.py": _SENT}))
     first = grade(task, task.patch, store=store, backend="namespace")
     # Two find out what can be blind, and the last one whether the tests compare objects.
     assert kinds == ["patch blind", "empty blind", "patch blind", "patch blind"]
@@ -280,12 +206,12 @@ def test_copies_and_recorded_comparisons_run_without_the_tests_that_need_no_repa
     public_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = "import unittest\n\n\nclass NameTest(unittest.TestCase):\n    def test_name(self):\n        pass\n"
-    changed = {**_FILES, "tests/test_points.py": _INSIDE, "tests/test_names.py": kept}
+    changed = {**FILES, "tests/test_points.py": _INSIDE, "tests/test_names.py": kept}
     task = replace(
-        _TASK,
+        TASK,
         instance_id="further-runs",
-        test_patch=diff(_FILES, changed),
-        pass_to_pass=(*_TASK.pass_to_pass, "tests.test_names.NameTest.test_name"),
+        test_patch=diff(FILES, changed),
+        pass_to_pass=(*TASK.pass_to_pass, "tests.test_names.NameTest.test_name"),
     )
     store = LayerStore(public_directory / "layers")
     logs = _logs_of_further_runs(monkeypatch, "examination", "equality")
@@ -298,17 +224,17 @@ def test_controls_without_copies_run_without_the_tests_that_need_no_repair(
     public_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copies of a test that depends on its name fail with the gold patch too."""
-    tests = f"{_OLD}\n    def test_parse(self):\n        text = {{'test_parse': '31 47'}}[self._testMethodName]\n"
+    tests = f"{OLD}\n    def test_parse(self):\n        text = {{'test_parse': '31 47'}}[self._testMethodName]\n"
     tests += "        self.assertTrue(norm(parse(text)) == 78)\n"
     task = replace(
-        _TASK,
+        TASK,
         instance_id="separate-runs",
-        test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": tests}),
-        fail_to_pass=(f"{_PLACE}.test_parse",),
+        test_patch=diff(FILES, {**FILES, "tests/test_points.py": tests}),
+        fail_to_pass=(f"{PLACE}.test_parse",),
     )
     store = LayerStore(public_directory / "layers")
     logs = _logs_of_further_runs(monkeypatch, "examination")
-    assert grade(task, _patch(_REWRITE), store=store, backend="namespace", scrutiny=Scrutiny(1 / 1000)).resolved
+    assert grade(task, patch_of(REWRITE), store=store, backend="namespace", scrutiny=Scrutiny(1 / 1000)).resolved
     logs = [log for log in logs if "copies_" not in log]
     assert len(logs) >= 2 and all("test_parse" in log for log in logs)
     assert not any("test_norm" in log for log in logs)
@@ -320,7 +246,7 @@ def test_copies_and_controls_run_beside_other_tests_where_the_gold_patch_needs_w
     """A test of another file prepares what the copies need, and one of the same file what the controls need."""
     other = "import os\nimport unittest\n\n\nclass FirstTest(unittest.TestCase):\n    def test_first(self):\n"
     other += "        os.environ['PLANE'] = '31 47'\n"
-    copied = _OLD.replace("import unittest\n", "import os\nimport unittest\n")
+    copied = OLD.replace("import unittest\n", "import os\nimport unittest\n")
     copied += "\n    def test_parse(self):\n        self.assertTrue(norm(parse(os.environ['PLANE'])) == 78)\n"
     single = copied.replace("(os.environ['PLANE'])", "({'test_parse': self.text}[self._testMethodName])")
     single = single.replace(
@@ -329,13 +255,13 @@ def test_copies_and_controls_run_beside_other_tests_where_the_gold_patch_needs_w
     store = LayerStore(public_directory / "layers")
     for name, tests in (("copied", copied), ("single", single)):
         task = replace(
-            _TASK,
+            TASK,
             instance_id=f"needing-{name}",
-            test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": tests, "tests/test_first.py": other}),
-            fail_to_pass=(f"{_PLACE}.test_parse",),
+            test_patch=diff(FILES, {**FILES, "tests/test_points.py": tests, "tests/test_first.py": other}),
+            fail_to_pass=(f"{PLACE}.test_parse",),
         )
         options = {"store": store, "backend": "namespace", "scrutiny": Scrutiny(1 / 1000)}
-        verdict = grade(task, _patch(_REWRITE), **options)  # type: ignore[arg-type]
+        verdict = grade(task, patch_of(REWRITE), **options)  # type: ignore[arg-type]
         assert verdict.resolved and verdict.proof == "controls" and verdict.controls, name
 
 
@@ -344,7 +270,7 @@ def test_tests_that_need_what_others_leave_behind_are_recorded_beside_them(
 ) -> None:
     tests = _NEW.replace("    def test_norm(self):\n", "    def test_norm(self):\n        type(self).ready = True\n")
     tests = tests.replace("    def test_parse(self):\n", "    def test_parse(self):\n        self.ready\n")
-    task = replace(_TASK, instance_id="left-behind", test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": tests}))
+    task = replace(TASK, instance_id="left-behind", test_patch=diff(FILES, {**FILES, "tests/test_points.py": tests}))
     store = LayerStore(public_directory / "layers")
     logs = _logs_of_further_runs(monkeypatch, "equality")
     assert grade(task, task.patch, store=store, backend="namespace").resolved
@@ -384,7 +310,7 @@ def test_an_equality_that_hides_what_another_test_left_behind_is_rejected(
     end: str, set_up: str, public_directory: Path
 ) -> None:
     """Without the other test there is nothing to hide, and the patch compares as the gold patch does."""
-    before = {**_FILES, "plane/points.py": _LEAKING}
+    before = {**FILES, "plane/points.py": _LEAKING}
     old = "import unittest\n\nfrom plane.points import Point, parse, width\n\n\nclass PointTest(unittest.TestCase):\n"
     old += f"{set_up}    def test_norm(self):\n        self.assertEqual(parse('1 1 red').x, 1)\n"
     new = f"{old}\n    def test_parse(self):\n        self.assertEqual(width('31 47'), 162)\n"
@@ -392,7 +318,7 @@ def test_an_equality_that_hides_what_another_test_left_behind_is_rejected(
     before["tests/test_points.py"] = old
     wide = _LEAKING.replace("* 31", "* 31 + 7")
     gold = wide.replace("tags += words[2:]", "tags = words[2:]")
-    task = _task("leaking", before, gold, new, fail_to_pass=(f"{_PLACE}.test_parse",))
+    task = _task("leaking", before, gold, new, fail_to_pass=(f"{PLACE}.test_parse",))
     store = LayerStore(public_directory / "layers")
     honest, hiding = (
         wide.replace("tags += words", "tags = tags + words"),
@@ -407,7 +333,7 @@ def test_an_equality_that_hides_what_another_test_left_behind_is_rejected(
 
 
 def test_a_gold_patch_that_does_not_pass_is_no_repair_at_its_first_verdict_either(public_directory: Path) -> None:
-    broken = replace(_TASK, patch=_patch(_BUGGY.replace("words = text.split()", "words = list(text.split())")))
+    broken = replace(TASK, patch=patch_of(BUGGY.replace("words = text.split()", "words = list(text.split())")))
     store = LayerStore(public_directory / "layers")
     verdicts = [grade(broken, broken.patch, store=store, backend="namespace") for _ in range(2)]
     assert [verdict.resolved for verdict in verdicts] == [False, False]
@@ -418,16 +344,16 @@ def test_a_merged_run_counts_only_if_the_patch_passes_without_expected_values_to
     public_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = replace(
-        _TASK, instance_id="merged-inside", test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": _INSIDE})
+        TASK, instance_id="merged-inside", test_patch=diff(FILES, {**FILES, "tests/test_points.py": _INSIDE})
     )
     store = LayerStore(public_directory / "layers")
     assert grade(task, task.patch, store=store, backend="namespace").resolved  # how its tests run is found out
-    kinds = _noted(monkeypatch)
-    rewrite = grade(task, _patch(_REWRITE), store=store, backend="namespace")
+    kinds = noted_runs(monkeypatch)
+    rewrite = grade(task, patch_of(REWRITE), store=store, backend="namespace")
     assert (rewrite.resolved, _BESIDE in rewrite.log, len(kinds)) == (True, True, 3)  # the last one asks its points
     # Its points have another content than the gold patch's: the blind tests and the lineup run separately.
-    other = _REWRITE.replace("self.x, self.y = x, y", "self.x, self.y, self.pair = x, y, (x, y)")
-    verdict = grade(task, _patch(other), store=store, backend="namespace")
+    other = REWRITE.replace("self.x, self.y = x, y", "self.x, self.y, self.pair = x, y, (x, y)")
+    verdict = grade(task, patch_of(other), store=store, backend="namespace")
     assert (verdict.resolved, _BESIDE in verdict.log, len(kinds) - 3) == (
         True,
         False,
@@ -441,17 +367,17 @@ def test_where_all_that_decides_is_compared_outside_the_tests_run_once_without_c
 ) -> None:
     also = '        self.assertIn("5", str(parse("5 681234").x))\n'  # the base commit passes it, and so do many values
     task = replace(
-        _TASK, instance_id="merged-outside", test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": _SENT + also})
+        TASK, instance_id="merged-outside", test_patch=diff(FILES, {**FILES, "tests/test_points.py": _SENT + also})
     )
     store = LayerStore(public_directory / "layers")
     first = grade(task, task.patch, store=store, backend="namespace")
     assert first.resolved and first.controls > 0
-    kinds = _noted(monkeypatch)
-    second = grade(task, _patch(_REWRITE), store=store, backend="namespace")
+    kinds = noted_runs(monkeypatch)
+    second = grade(task, patch_of(REWRITE), store=store, backend="namespace")
     assert (second.resolved, kinds, _BESIDE in second.log) == (True, ["patch blind"], False)
     assert (second.proof, second.forgery_chance) == (first.proof, first.forgery_chance)
-    half = _GOLD.replace("abs(point.x) + abs(point.y)", "point.x + point.y")
-    assert not grade(task, _patch(half), store=store, backend="namespace").resolved
+    half = GOLD.replace("abs(point.x) + abs(point.y)", "point.x + point.y")
+    assert not grade(task, patch_of(half), store=store, backend="namespace").resolved
 
 
 _WARNING = "        warnings.warn(f'{name} is above')\n"
@@ -474,7 +400,7 @@ def named(name, text):
     point = parse(text)
     if point.y != point.x:
 """
-_IN_A_BLOCK = f"""{_OLD.replace("Point, norm", "Point, named, norm")}
+_IN_A_BLOCK = f"""{OLD.replace("Point, norm", "Point, named, norm")}
     def test_parse(self):
         with self.assertWarns(UserWarning):
             named("a", "31 47")
@@ -488,15 +414,15 @@ _BESIDE_A_VALUE = _IN_A_BLOCK.replace(
 @pytest.mark.parametrize("tests", [_IN_A_BLOCK, _BESIDE_A_VALUE])
 def test_what_copies_alone_would_check_is_not_graded_by_a_merged_run(public_directory: Path, tests: str) -> None:
     warning = f"{_NAMED}{_WARNING}"
-    files = {**_FILES, "plane/points.py": f"{_BUGGY}{warning}", "plane/labels.py": _LABELS}
-    name, repaired = f"merged-block-{len(tests)}", (f"{_PLACE}.test_parse",)
-    task = _task(name, files, f"{_GOLD}{warning}", tests, fail_to_pass=repaired)
+    files = {**FILES, "plane/points.py": f"{BUGGY}{warning}", "plane/labels.py": _LABELS}
+    name, repaired = f"merged-block-{len(tests)}", (f"{PLACE}.test_parse",)
+    task = _task(name, files, f"{GOLD}{warning}", tests, fail_to_pass=repaired)
     always = warning.replace("if point.y != point.x:", "if point:")
     late = warning.replace("if point.y != point.x:", "if fresh() > 1:")
     patches = {
-        "honest": f"{_REWRITE}{warning}",
-        "warns, and parses no better": f"{_BUGGY.replace('x + point.y', 'x + abs(point.y)')}{always}",
-        "warns from the second call on": f"{_REWRITE}{late}",
+        "honest": f"{REWRITE}{warning}",
+        "warns, and parses no better": f"{BUGGY.replace('x + point.y', 'x + abs(point.y)')}{always}",
+        "warns from the second call on": f"{REWRITE}{late}",
     }
     store = LayerStore(public_directory / "layers")
     assert grade(task, task.patch, store=store, backend="namespace").resolved
@@ -508,14 +434,14 @@ def test_what_copies_alone_would_check_is_not_graded_by_a_merged_run(public_dire
 
 
 def test_copies_that_leave_something_behind_fail_no_other_test(public_directory: Path) -> None:
-    tests = f"""{_COMPUTED.replace("norm, parse", "norm, parse, fresh")}
+    tests = f"""{COMPUTED.replace("norm, parse", "norm, parse, fresh")}
     def test_z(self):
         self.assertLess(fresh(), 9)
 """
-    files = {**_FILES, "plane/labels.py": _LABELS, "plane/points.py": f"from plane.labels import fresh\n\n{_BUGGY}"}
-    rewrite, gold = (files["plane/points.py"].replace(_BUGGY, text) for text in (_REWRITE, _GOLD))
+    files = {**FILES, "plane/labels.py": _LABELS, "plane/points.py": f"from plane.labels import fresh\n\n{BUGGY}"}
+    rewrite, gold = (files["plane/points.py"].replace(BUGGY, text) for text in (REWRITE, GOLD))
     counting = rewrite.replace("words = text.split()", "words, _ = text.split(), fresh()")
-    task = _task("merged-behind", files, gold, tests, pass_to_pass=(f"{_PLACE}.test_norm", f"{_PLACE}.test_z"))
+    task = _task("merged-behind", files, gold, tests, pass_to_pass=(f"{PLACE}.test_norm", f"{PLACE}.test_z"))
     store = LayerStore(public_directory / "layers")
     assert grade(task, task.patch, store=store, backend="namespace").resolved
     merged, apart = (
@@ -610,12 +536,12 @@ def _of_objects(gold: str, tests: str) -> tuple[Task, Callable[[str], str]]:
         return diff(files, {**files, "plane/keys.py": text})
 
     task = replace(
-        _TASK,
+        TASK,
         instance_id="merged-objects",
         patch=patch(gold),
         test_patch=diff(files, {**files, "tests/test_points.py": tests}),
-        fail_to_pass=(f"{_PLACE}.test_parse", f"{_PLACE}.test_widths"),
-        pass_to_pass=(f"{_PLACE}.test_kind",),
+        fail_to_pass=(f"{PLACE}.test_parse", f"{PLACE}.test_widths"),
+        pass_to_pass=(f"{PLACE}.test_kind",),
         files=files,
     )
     return task, patch
