@@ -32,7 +32,7 @@ from swegym_env.files import append_json_line, read_json_lines
 from swegym_env.grading.grading import exclude_paths, grade
 from swegym_env.grading.task_tests import TaskTests
 from swegym_env.grading.verdict import names_by_outcome
-from swegym_env.languages import language_of
+from swegym_env.languages import digest_with_setup, language_of
 from swegym_env.making.candidates import mutations
 from swegym_env.paths import work_dir
 from swegym_env.prepare import prepare_locally
@@ -140,7 +140,7 @@ def audit(
     workspace = prepare_locally(task, repos=repos, store=store, backend=backend)
     tests = TaskTests(task, workspace, "strict", backend, task.test_timeout_s if timeout_s is None else timeout_s)
     gold = GoldPatch.of(task.patch, workspace.base)
-    path = (place or work_dir() / "audits") / f"{task.digest}.jsonl"
+    path = (place or work_dir() / "audits") / f"{digest_with_setup(task)}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     known: dict[tuple[str, str], Variant] = {}
     for row in read_json_lines(path):

@@ -1,8 +1,8 @@
 """Stored certificates: what `swegym certify` has measured about the tasks of this machine.
 
-A certificate contains the graded trials of one task. It is stored in `work_dir()/certificates` under the digest of the
-task's row, one JSON object per line and trial: an interrupted certification continues where it stopped, and a changed
-task has no certificate. The environment reads them for `info["trust"]` and for `trust=…`.
+A certificate contains the graded trials of one task. It is stored in `work_dir()/certificates` under a digest of the
+task's row and set-up, one JSON object per line and trial: an interrupted certification continues where it stopped, and
+a task with a changed row or set-up has no certificate. The environment reads them for `info["trust"]` and for `trust=…`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Literal
 from swegym_env.arguments import check_between
 from swegym_env.errors import ConfigurationError
 from swegym_env.files import append_json_line, read_json_lines
+from swegym_env.languages import digest_with_setup
 from swegym_env.paths import work_dir
 from swegym_env.tasks.task import Task, TaskSet
 
@@ -175,7 +176,7 @@ class Record:
     """
 
     def __init__(self, task: Task, place: Path | None = None) -> None:
-        self._path = (place or work_dir() / "certificates") / f"{task.digest}.jsonl"
+        self._path = (place or work_dir() / "certificates") / f"{digest_with_setup(task)}.jsonl"
         self._lock = threading.Lock()
         self.trials: dict[tuple[object, ...], Trial] = {}
         for row in read_json_lines(self._path):

@@ -10,7 +10,6 @@ Findings contain expected values. They are no part of any sandbox.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import shutil
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from swegym_env.errors import LayerError
 from swegym_env.files import write_atomically
-from swegym_env.languages import language_of
+from swegym_env.languages import digest_with_setup
 from swegym_env.sandbox.layers import LayerStore, Provenance, entries, system_of
 from swegym_env.tasks.task import Task
 
@@ -43,7 +42,7 @@ VERSIONS = {"blind": 33, "computed": 33, "merged": 29, "equality": 19}
 _USE_NOTED_EVERY_S = 86400.0
 
 _log = logging.getLogger(__name__)
-_layers: dict[tuple[Path, str, str], Path | None] = {}  # root and address of a store, `_identity` → the layer
+_layers: dict[tuple[Path, str, str], Path | None] = {}  # root and address of a store, `digest_with_setup` → the layer
 _lock = threading.Lock()
 
 
@@ -64,7 +63,7 @@ def place_to_read(task: Task, store: LayerStore | None, kind: str, key: str = ""
             own.touch()
     if own.exists():
         return own
-    asked = store.root, store.address, _identity(task)
+    asked = store.root, store.address, digest_with_setup(task)
     with _lock:
         is_known, layer = asked in _layers, _layers.get(asked)
     if not is_known:
@@ -158,13 +157,7 @@ def _root(store: LayerStore) -> Path:
 
 
 def _directory(task: Task, store: LayerStore) -> Path:
-    return _root(store) / _identity(task)
-
-
-def _identity(task: Task) -> str:
-    """What a finding holds for: the task and how it is set up, as with another set-up other tests may pass."""
-    known = task.digest, language_of(task).find_recipe(task)
-    return hashlib.sha256(repr(known).encode()).hexdigest()[: len(task.digest)]
+    return _root(store) / digest_with_setup(task)
 
 
 def _name(kind: str, key: str = "") -> str:
@@ -173,7 +166,7 @@ def _name(kind: str, key: str = "") -> str:
 
 def _key(task: Task) -> tuple[str, ...]:
     versions = ",".join(f"{kind}-{version}" for kind, version in VERSIONS.items())
-    return "findings", versions, system_of(task.image), _identity(task)
+    return "findings", versions, system_of(task.image), digest_with_setup(task)
 
 
 def _provenance(task: Task) -> Provenance:

@@ -6,6 +6,7 @@ knows a test runner, its logs or its configuration files.
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from abc import ABC, abstractmethod
@@ -51,6 +52,7 @@ __all__ = [
     "Toolchain",
     "Variation",
     "all_languages",
+    "digest_with_setup",
     "drawn_word",
     "language_of",
     "log_parser",
@@ -882,6 +884,18 @@ def language_of(task: Task) -> Language:
     repository comes first. If no suffix is known either, it is the first language.
     """
     return _language_of(task.repo, task.test_patch, task.patch)
+
+
+def digest_with_setup(task: Task) -> str:
+    """A hash of the task and of how it is set up: what is found out about its tests holds for both.
+
+    With another set-up, other tests may pass.
+
+    Raises:
+        ConfigurationError: as `Language.find_recipe`.
+    """
+    known = task.digest, language_of(task).find_recipe(task)
+    return hashlib.sha256(repr(known).encode()).hexdigest()[: len(task.digest)]
 
 
 @lru_cache(maxsize=1024)

@@ -14,7 +14,8 @@ import swegym_env  # noqa: F401 - registers the environment
 from swegym_env.certifying.certification import certify
 from swegym_env.cli.main import main
 from swegym_env.errors import ConfigurationError
-from swegym_env.grading.certificates import Certificate, find_certificate, trusted
+from swegym_env.grading.certificates import Certificate, Record, Trial, find_certificate, trusted
+from swegym_env.languages.python.setup import TABLE_VARIABLE
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task, TaskSet, task_to_row
 from tests.env.wheels import pytest_files
@@ -59,6 +60,19 @@ def test_a_sound_task_has_full_trust_and_is_certified_only_once(task: Task, stor
     for lines in (2, -1):  # a run that was stopped has no verdict yet, before its last control either
         record.write_bytes(b"".join(made.splitlines(keepends=True)[:lines]))
         assert find_certificate(task, tmp_path) is None
+
+
+def test_trials_hold_for_one_set_up(task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another set-up other tests may pass: nothing is left of what was tried with a table's error."""
+    tables = [tmp_path / f"{version}.yaml" for version in ("wrong", "corrected")]
+    for table in tables:
+        table.write_text(f"own/calc: [{{commands: [make {table.stem}], test_command: pytest}}]\n")
+    from_table = dataclasses.replace(task, repo="own/calc", version="1", setup=(), files={})
+    monkeypatch.setenv(TABLE_VARIABLE, str(tables[0]))
+    Record(from_table, tmp_path).add(Trial("gold", 0))
+    assert Record(from_table, tmp_path).trials
+    monkeypatch.setenv(TABLE_VARIABLE, str(tables[1]))
+    assert not Record(from_table, tmp_path).trials
 
 
 @pytest.mark.parametrize(
