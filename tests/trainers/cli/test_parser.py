@@ -17,6 +17,8 @@ _COMMANDS = {"swe-train": commands.main, "swe-eval": commands.main_eval, "swe-se
         ("swe-train --dryrun", "--dryrun: no such option; did you mean --dry-run?"),
         ("swe-eval", "the following arguments are required: RUN, or --model"),
         ("swe-eval --episode 3", "--episode: no such option; did you mean --episodes?"),
+        ("swe-eval --modl x --dataset mini", "--modl: no such option; did you mean --model?"),
+        ("swe-eval x --model.pth y", "x: cannot be read"),
         ("swe-serve", "the following arguments are required: folder"),
         ("swe-serve --hlp", "--hlp: no such option; did you mean --help?"),
         ("swe-serve model --prt=3", "--prt: no such option; did you mean --port?"),
