@@ -191,6 +191,17 @@ def test_the_object_of_a_module_is_made_of_itself(recorder: dict[str, Any], monk
     assert recorder["_unpacked"](packed)[0][0][0] is not metre, "it has another content there"
 
 
+def test_watched_constructors_take_keywords_of_any_name(recorder: dict[str, Any]) -> None:
+    class Fields(dict[str, int]):
+        def __init__(self, /, **fields: int) -> None:
+            super().__init__(fields)
+
+    recorder["_watch_making"](Fields)
+    assert Fields(self=1, building=2) == {"self": 1, "building": 2}
+    with pytest.raises(TypeError, match="self"):
+        Fields.__init__()  # type: ignore[call-arg]
+
+
 def test_classes_without_a_module_are_read(recorder: dict[str, Any]) -> None:
     kind = eval("type('Nameless', (), {})", {"type": type})
     assert not hasattr(kind, "__module__")

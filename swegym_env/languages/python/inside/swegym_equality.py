@@ -685,7 +685,10 @@ def _watch_making(kind):
 
     follow = _following(held, kind, "makes")
 
-    def make(self, *arguments, **named):
+    def make(*arguments, **named):  # without a name for the object: a keyword may have any
+        if not arguments:
+            return held(**named)
+        self, arguments = arguments[0], arguments[1:]
         building = _state.__dict__.setdefault("building", set())
         is_read = _spent_on_made[_FOR_TEST] <= _MADE_SECONDS[_FOR_TEST] and len(_made) <= _MOST_MADE
         if id(self) in building or getattr(_state, "busy", False) or not (is_read or _has_time(_FOR_TEST)):
