@@ -2,7 +2,7 @@
 
 A certificate contains the graded trials of one task. It is stored in `work_dir()/certificates` under a digest of the
 task's row and set-up, one JSON object per line and trial: an interrupted certification continues where it stopped, and
-a task with a changed row or set-up has no certificate. The environment reads them for `info["trust"]` and for `trust=…`.
+a task with a changed row or set-up has no certificate. The environment reads them for `info["trust"]` and `trust=…`.
 """
 
 from __future__ import annotations
