@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from swe_trainers.logging import start_json_logs
 
             start_json_logs()
-        values = _checked(options.config, overrides)
+        values = _checked(options.config, overrides, parser.names)
         trains = not (options.print_config or options.dry_run or options.quiet or options.json_logs)
         if trains and sys.stderr.isatty() and _is_first_process():  # imports take seconds; the log begins after them
             print("swe-train: loading PyTorch, the environment and the model …", file=sys.stderr)
@@ -201,10 +201,14 @@ def _is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"  # as torchrun numbers its processes
 
 
-def _checked(path: str | Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """A configuration whose keys exist: found out before PyTorch is imported, which takes seconds."""
-    from swe_trainers.cli.keys import check_keys
-    from swe_trainers.config import read_config, similar
+def _checked(path: str | Path, overrides: Sequence[str], own: Sequence[str] = ()) -> dict[str, Any]:
+    """A configuration whose keys exist: found out before PyTorch is imported, which takes seconds.
+
+    Args:
+        own: options of the command, which an override may have been meant as.
+    """
+    from swe_trainers.cli.keys import check_keys, settings_by_name
+    from swe_trainers.config import parse_overrides, read_config, similar
 
     if not Path(path).exists():
         known = [*_COMMANDS, *map(str, Path(path).parent.glob("*.yaml"))]
@@ -214,6 +218,10 @@ def _checked(path: str | Path, overrides: Sequence[str]) -> dict[str, Any]:
         raise ConfigurationError(
             "resume: no such setting. A run resumes by itself when it is started again with the same output_dir"
         )
+    for key in parse_overrides(overrides):
+        option = f"--{key.replace('_', '-')}"
+        if "." not in key and not similar(key, settings_by_name()) and (hint := similar(option, own)):
+            raise ConfigurationError(f"{option}: no such option{hint}")
     check_keys(values)
     return values
 

@@ -152,7 +152,7 @@ def _listens(host: str, port: int) -> bool:
 def _inputs(config: RunConfig) -> Iterator[str]:
     pieces = config.model.sentencepiece
     if pieces is not None and not pieces.corpus.exists():
-        yield f"model.sentencepiece.corpus: {pieces.corpus}: no such file or folder"
+        yield f"model.sentencepiece.corpus: {pieces.corpus.absolute()}: no such file or folder"
     if config.demonstrations is not None:
         yield from _demonstrations(config.demonstrations)
     reward = config.reward

@@ -230,6 +230,8 @@ def _diagnose(trial: Callable[[], Sandbox]) -> list[Finding]:
         ),
     ]
     findings = []
+    causes = dict[str, str]()  # what messages of failed checks contain → the first check with it
+    places = {"work directory": work_dir, "run directory": run_dir}
     off = disabled_features()
     switched_off = f"switched off by SWEGYM_WITHOUT={os.environ['SWEGYM_WITHOUT']}" if off else ""
     if "tmpfs" in off:
@@ -242,7 +244,15 @@ def _diagnose(trial: Callable[[], Sandbox]) -> list[Finding]:
         try:
             findings.append(Finding(name, True, check()))
         except (_UnavailableError, SwegymError, OSError, subprocess.SubprocessError) as error:
-            findings.append(Finding(name, False, " ".join(str(error).split()), remedy))
+            message = " ".join(str(error).split())
+            cause = next((first for text, first in causes.items() if text in message), "")
+            if cause:
+                findings.append(Finding(name, False, f"fails with: {cause}"))
+                continue
+            findings.append(Finding(name, False, message, remedy))
+            causes[message] = name
+            if name in places:
+                causes[str(places[name]())] = name
     return findings
 
 

@@ -435,7 +435,7 @@ class TaskTests:
         if sandbox.run(f"command -v -- {shlex.quote(command)}").exit_code != 0:
             raise _NotRunnableError(
                 f"{task.instance_id}: the tests cannot be run: {command}: command not found. "
-                f"Try: set-up commands for {task.repo} {task.version} that install it"
+                f"Try: commands that install it as `setup` of the row, or in $SWEGYM_SETUP_COMMANDS for {task.repo}"
             )
 
 

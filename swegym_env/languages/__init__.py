@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -934,7 +935,7 @@ def log_parser(task: Task) -> LogParser:
     official = official_parser(name, repo=task.repo, instance_id=task.instance_id)
     if official is None:
         built_in = sorted({name for language in languages for name in language.parsers})
-        raise ConfigurationError(
-            f"no parser named {name!r} for test logs; built in are {', '.join(built_in)}. {install_hint('swebench')}"
-        )
+        near = get_close_matches(name, built_in, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"built in are {', '.join(built_in)}."
+        raise ConfigurationError(f"no parser named {name!r} for test logs; {hint} {install_hint('swebench')}")
     return official

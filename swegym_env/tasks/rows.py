@@ -69,9 +69,9 @@ class CheckedRow:
             raise self.error(column, expected)
         return value
 
-    def texts(self, column: str, *, required: bool = False) -> tuple[str, ...]:
-        """A list of texts, or one written as JSON, as in SWE-bench."""
-        expected = f"a {'non-empty ' if required else ''}list of names, or one written as JSON"
+    def texts(self, column: str, *, required: bool = False, what: str = "names") -> tuple[str, ...]:
+        """A list of texts, or one written as JSON, as in SWE-bench; `what` the texts are, for the error."""
+        expected = f"a {'non-empty ' if required else ''}list of {what}, or one written as JSON"
         value = self.values.get(column)
         if isinstance(value, str):
             try:

@@ -69,7 +69,7 @@ def repository_task(row: CheckedRow, **values: object) -> Task:
         "fail_to_pass": row.texts("FAIL_TO_PASS", required=True),
         "pass_to_pass": row.texts("PASS_TO_PASS"),
         "eval_type": eval_type,
-        "setup": row.texts("setup"),
+        "setup": row.texts("setup", what="commands"),
         "files": files,
         "image_repository": place,
         "test_timeout_s": row.seconds("test_timeout_s", Task.test_timeout_s if files else _TEST_TIMEOUT_S),

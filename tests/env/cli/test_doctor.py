@@ -75,10 +75,23 @@ def test_missing_tools_and_directories_are_found(monkeypatch: pytest.MonkeyPatch
         for name in ("git", "apptainer", "work directory", "run directory", "user namespaces", "overlay")
     )
     assert "install_apptainer.sh" in findings["apptainer"].remedy
+    assert findings["images"].detail == "fails with: work directory" and not findings["images"].remedy
+    assert findings["overlay"].detail == "fails with: work directory"
     assert main(["doctor", "--json"]) == 1, "a script learns from the exit code that nothing can run"
     assert not can_run([finding for name, finding in findings.items() if name != "git"])
     text = render(list(findings.values()))
     assert "--  git" in text and "without it: repositories cannot be read" in text
+
+
+def test_one_cause_is_reported_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    monkeypatch.setenv("SWEGYM_WORKDIR", str(blocked / "work"))
+    findings = {finding.name: finding for finding in diagnose()}
+    assert findings["work directory"].remedy
+    alike = [finding for finding in findings.values() if finding.detail == "fails with: work directory"]
+    assert {"images", "namespace sandboxes", "masked /proc", "time namespace"} <= {one.name for one in alike}
+    assert not any(one.ok or one.remedy for one in alike)
 
 
 def test_table_has_one_line_per_finding_and_remedies_below() -> None:

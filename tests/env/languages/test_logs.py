@@ -233,6 +233,8 @@ def test_parsers_are_found_by_name_or_by_the_command() -> None:
     assert parser("parse_log_marshmallow") is parse_pytest
     assert parser("", "python3 -m unittest -v") is parse_unittest
     assert parser("", "pytest -rA") is parse_pytest
+    with pytest.raises(ConfigurationError, match="no parser named 'pytst' for test logs; did you mean 'pytest'"):
+        parser("pytst")
     with pytest.raises(ConfigurationError, match="no parser named 'parse_log_nothing'"):
         parser("parse_log_nothing")
 

@@ -100,6 +100,7 @@ BAD_FIELDS = [
     (row(FAIL_TO_PASS="test_x"), "FAIL_TO_PASS", "list of names"),
     (row(FAIL_TO_PASS='{"a": 1}'), "FAIL_TO_PASS", "list of names"),
     (row(PASS_TO_PASS=["a", 1]), "PASS_TO_PASS", "list of names"),
+    (row(setup="pip install x"), "setup", "list of commands"),
     (row(version=3.0), "version", "a text, got 3.0"),
     (row(eval_type="fail"), "eval_type", "'pass_and_fail' or 'fail_only', got 'fail'"),
     (row(problem_statement="a\x00b"), "problem_statement", "NUL"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from swe_trainers.cli import main as commands
 from swe_trainers.cli import serve
 
+_CONFIG = Path(__file__).parents[3] / "examples/configs/frozen_lake.yaml"
 _COMMANDS = {"swe-train": commands.main, "swe-eval": commands.main_eval, "swe-serve": serve.main}
 
 
@@ -15,6 +18,8 @@ _COMMANDS = {"swe-train": commands.main, "swe-eval": commands.main_eval, "swe-se
     [
         ("swe-train --hlp", "--hlp: no such option; did you mean --help?"),
         ("swe-train --dryrun", "--dryrun: no such option; did you mean --dry-run?"),
+        (f"swe-train {_CONFIG} --dryrun", "--dryrun: no such option; did you mean --dry-run?"),
+        (f"swe-train {_CONFIG} --outputdir x", "outputdir: no such setting. Did you mean 'output_dir'?"),
         ("swe-eval", "the following arguments are required: RUN, or --model"),
         ("swe-eval --episode 3", "--episode: no such option; did you mean --episodes?"),
         ("swe-eval --modl x --dataset mini", "--modl: no such option; did you mean --model?"),
