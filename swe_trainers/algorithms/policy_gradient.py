@@ -512,6 +512,14 @@ class Clipped(PolicyGradient):
     clip_high: float = ranged(0.2, POSITIVE)
     dual_clip: float | None = ranged(None, ABOVE_ONE)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ratio != "token" and self.conversation_sharing != "token":
+            # Its gradient is that of all tokens, whichever of them the shares give weight to.
+            raise ConfigurationError(
+                f"conversation_sharing: ratio {self.ratio} is one ratio for all tokens of an episode. Try: ratio token"
+            )
+
     def policy_loss(
         self, policy_logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, sequence_of_token: Tensor
     ) -> tuple[Tensor, Tensor]:
