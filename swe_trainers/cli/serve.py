@@ -41,7 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s: this machine only)")
     parser.add_argument("--port", type=_port, default=8000, help="port to listen on (%(default)s); 0: any free port")
     parser.add_argument(
-        "--slots", type=positive, default=16, help="number of requests that are generated at the same time (%(default)s)"
+        "--slots",
+        type=positive,
+        default=16,
+        help="number of requests that are generated at the same time (%(default)s)",
     )
     parser.add_argument(
         "--max-tokens", type=positive, help="maximum length of a sequence in tokens (default: the model's limit)"
