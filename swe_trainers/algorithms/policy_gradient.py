@@ -27,6 +27,7 @@ from swe_trainers.algorithms.algorithm import (
     RolloutPlan,
     ranged,
 )
+from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError, TrainerError
 from swe_trainers.learning.advantages import Sharing, conversation_shares, returns_to_go
 from swe_trainers.learning.batch import Batch
@@ -143,6 +144,7 @@ class PolicyGradient(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        Sampling(self.temperature)  # refuses what no token can be sampled at
         if self.minibatches > self.episodes_per_update:
             raise ConfigurationError(
                 f"minibatches: got {self.minibatches}, expected at most episodes_per_update "
