@@ -284,6 +284,7 @@ class EvaluationConfig(Configuration):
         for name in ("episodes", "every", "temperature"):
             if getattr(self, name) < 0:
                 raise ConfigurationError(f"{name}: got {getattr(self, name)!r}, expected 0 or more")
+        Sampling(temperature=self.temperature)  # refuses what no token can be sampled at
         if self.stop_at_success is not None and (self.success_above is None or not self.episodes):
             raise ConfigurationError("stop_at_success: has no effect without episodes and success_above")
 

@@ -169,6 +169,7 @@ class Trainer:
             raise ConfigurationError("demonstrations: needed by algorithms that play no episodes, and by no others")
         if plays and env is None and play is None:
             raise ConfigurationError("env: missing. Try: an id of Gymnasium, such as FrozenLake-v1")
+        _check_environment(env)
         _check_sections(resume, rollout, evaluation)
         _check_options(type(self), environment_options)
         for setting, value in (
@@ -218,9 +219,7 @@ class Trainer:
         self._checkpoint_every, self._keep_checkpoints = checkpoint_every, keep_checkpoints
         self._compare_kernels_every = compare_kernels_every
         self._log: Run | None = None
-        self._failures = Failures(
-            self._rollout.max_invalid_fraction, setting="rollout.max_invalid_fraction", log="training.log"
-        )
+        self._failures = Failures(self._rollout.max_invalid_fraction, setting="rollout.max_invalid_fraction")
         self._widest, self._blind, self._mismatched, self._cut_off = 0.0, 0, False, False
         self._continues = False  # whether another call goes on with the learner as it is, not with a checkpoint
         self.stopped = self.paused = False
@@ -247,6 +246,7 @@ class Trainer:
         with ExitStack() as stack:
             run, former = self._opened(stack)
             self._log = run
+            stack.callback(self._forget_log)
             checkpoints = self._checkpoints
             if checkpoints is None and run is not None:
                 checkpoints = Checkpoints(run.directory / "checkpoints" / self.name, keep=self._keep_checkpoints)
@@ -291,6 +291,10 @@ class Trainer:
                 yield metrics
             if run is not None:
                 former.close(run)
+
+    def _forget_log(self) -> None:
+        """It is open while `iterate` runs."""
+        self._log = None
 
     def _total(self, updates: int | None) -> int:
         """The number of updates to train to. Raises ConfigurationError if a schedule ends before."""
@@ -443,7 +447,8 @@ class Trainer:
             for each in new:
                 self._log.detail(f"a new cause of invalid episodes: {each.failure_reason}\n{each.failure_traceback}")
             self._log.detail(f"invalid episodes so far: {dict(self._failures.counts)}")
-        self._failures.check(what, episodes)
+        log = None if self._log is None else "training.log"
+        self._failures.check(what, episodes, log=log)
 
     def _warn_of_blindness(self, metrics: Mapping[str, Any], episodes: Sequence[Trajectory] | Batch) -> None:
         """Log once when the hidden states have become similar, so that actions hardly depend on observations."""
@@ -572,6 +577,24 @@ def _check_options(trainer: type[Trainer], options: Mapping[str, object]) -> Non
         raise ConfigurationError(f"Trainer: no argument {unknown!r}{nearest(unknown, [*known, *_ENVIRONMENT_OPTIONS])}")
 
 
+def _check_environment(env: object) -> None:
+    """Raise ConfigurationError if the argument `env` is of another type."""
+    _refuse_several(env)
+    if not (env is None or callable(env) or isinstance(env, str | gymnasium.Env | Rollouts)):
+        raise ConfigurationError(
+            f"env: got {env!r}, expected an id of Gymnasium, a function that makes an environment, or one"
+        )
+
+
+def _refuse_several(env: object) -> None:
+    """Raise ConfigurationError for a vector environment of Gymnasium."""
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise ConfigurationError(
+            f"env: got {env}, which is several environments. Try: a function that makes one, and parallel=N, which "
+            "plays N of them at once"
+        )
+
+
 def rollouts_in(
     env: str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.Env[Any, Any],
     model: LanguageModel | HostedPolicy,
@@ -607,6 +630,7 @@ def rollouts_in(
         raise ConfigurationError("rollout.max_staleness: needs `Rollouts` as env, with an engine of their own")
 
     def in_text(made: gymnasium.Env[Any, Any]) -> gymnasium.Env[str, str]:
+        _refuse_several(made)
         spaces = (made.observation_space, made.action_space)
         return made if all(isinstance(space, gymnasium.spaces.Text) for space in spaces) else TextAdapter(made)
 

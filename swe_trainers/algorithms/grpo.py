@@ -78,12 +78,14 @@ class GroupRelative(Clipped):
     def advantages(self, experience: Experience) -> Tensor:
         """The advantage of an episode over its group, for each of its tokens, (N,) float32."""
         batch = experience.batch
-        returns = batch.total(experience.rewards)
+        returns, earned = batch.total(experience.rewards), batch.total(batch.rewards)
         if self.overlong_limit is not None and self.overlong_buffer is not None:
             lengths = batch.actions_of_sequence
             penalty = overlong_penalty(lengths, limit=self.overlong_limit, buffer=self.overlong_buffer)
-            returns = returns + self.overlong_penalty * penalty
-        return batch.spread(group_advantages(returns, batch.group, baseline=self.baseline, scale=self.scale))
+            returns, earned = (each + self.overlong_penalty * penalty for each in (returns, earned))
+        return batch.spread(
+            group_advantages(returns, batch.group, baseline=self.baseline, scale=self.scale, earned=earned)
+        )
 
     def trained_sequences(self, batch: Batch) -> Tensor | None:
         """All, or those that no limit truncated."""

@@ -27,6 +27,7 @@ from swe_trainers.algorithms.algorithm import (
     RolloutPlan,
     ranged,
 )
+from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError, TrainerError
 from swe_trainers.learning.advantages import Sharing, conversation_shares, returns_to_go
 from swe_trainers.learning.batch import Batch
@@ -143,6 +144,7 @@ class PolicyGradient(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        Sampling(self.temperature)  # refuses what no token can be sampled at
         if self.minibatches > self.episodes_per_update:
             raise ConfigurationError(
                 f"minibatches: got {self.minibatches}, expected at most episodes_per_update "
@@ -511,6 +513,14 @@ class Clipped(PolicyGradient):
     clip_low: float = ranged(0.2, BETWEEN)
     clip_high: float = ranged(0.2, POSITIVE)
     dual_clip: float | None = ranged(None, ABOVE_ONE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ratio != "token" and self.conversation_sharing != "token":
+            # Its gradient is that of all tokens, whichever of them the shares give weight to.
+            raise ConfigurationError(
+                f"conversation_sharing: ratio {self.ratio} is one ratio for all tokens of an episode. Try: ratio token"
+            )
 
     def policy_loss(
         self, policy_logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, sequence_of_token: Tensor

@@ -140,12 +140,20 @@ def load_judge(folder: Path, policy: LanguageModel, *, per_turn: bool) -> Judge:
     """A reward model from a folder, as a judge of a policy's episodes; see `reward_model_judge`.
 
     Raises:
-        ConfigurationError: there is no such model, or it was trained on another vocabulary.
+        ConfigurationError: there is no such model, it is no trained reward model, or it has another vocabulary.
     """
     model = LanguageModel.from_pretrained(folder).to(policy.device).requires_grad_(False)
-    known, of_policy = model.tokenizer.vocab_size, policy.tokenizer.vocab_size
+    own, others = model.tokenizer, policy.tokenizer
+    known, of_policy = own.vocab_size, others.vocab_size
     if known != of_policy:
         raise ConfigurationError(f"{folder}: a reward model of {known} tokens cannot read a policy's of {of_policy}")
+    if any(own.decode([token]) != others.decode([token]) for token in range(known)):
+        raise ConfigurationError(f"{folder}: a reward model with another vocabulary than the policy's")
+    if not model.value_head.weight.any():
+        raise ConfigurationError(
+            f"{folder}: its value head is 0: it has not been trained to score. Try: the folder RUN/model of a "
+            "reward_model run"
+        )
     return reward_model_judge(model, per_turn=per_turn)
 
 

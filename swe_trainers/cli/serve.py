@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from swe_trainers.cli.completion import add_print_completion
+from swe_trainers.cli.evaluate import positive
 from swe_trainers.cli.parser import Parser
 from swe_trainers.errors import ConfigurationError, TrainerError, install_hint
 
@@ -38,14 +39,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("folder", help="folder of the model, e.g. RUN/model")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s: this machine only)")
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on (%(default)s); 0: any free port")
+    parser.add_argument("--port", type=_port, default=8000, help="port to listen on (%(default)s); 0: any free port")
     parser.add_argument(
-        "--slots", type=int, default=16, help="number of requests that are generated at the same time (%(default)s)"
+        "--slots",
+        type=positive,
+        default=16,
+        help="number of requests that are generated at the same time (%(default)s)",
     )
     parser.add_argument(
-        "--max-tokens", type=int, help="maximum length of a sequence in tokens (default: the model's limit)"
+        "--max-tokens", type=positive, help="maximum length of a sequence in tokens (default: the model's limit)"
     )
-    parser.add_argument("--threads", type=int, help="CPU threads of PyTorch; default: PyTorch's choice")
+    parser.add_argument("--threads", type=positive, help="CPU threads of PyTorch; default: PyTorch's choice")
     parser.add_argument(
         "--tinker", action="store_true", help="serve Tinker's API instead: clients train copies of the model"
     )
@@ -65,6 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 65535, got {text!r}")
+    return int(text)
 
 
 def _serve(options: argparse.Namespace) -> None:

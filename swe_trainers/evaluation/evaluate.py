@@ -298,8 +298,8 @@ def _measure(
     tally = Tally(len(items), finished.values())
     if todo:
         title = evaluation_title(plan.model, plan.environment, plan.arguments)
-        log = folder.place / "errors.log"
-        failures = Failures(plan.max_invalid_fraction, setting="max_invalid_fraction", log=str(log))
+        log = str(folder.place / "errors.log")
+        failures = Failures(plan.max_invalid_fraction, setting="max_invalid_fraction")
 
         def starts() -> Iterator[EpisodeStart]:
             for item in todo:
@@ -330,7 +330,7 @@ def _measure(
                         folder.log(each.failure_reason, each.failure_traceback)
                 if n_played < len(todo) and failures.too_many(failures.counts.total(), len(items)):
                     hint = "When the cause is removed, continue with --resume"
-                    raise failures.error("evaluation", failures.counts, len(items), hint=hint)
+                    raise failures.error("evaluation", failures.counts, len(items), log=log, hint=hint)
         for failure in envs.failures:
             folder.log(failure.reason, failure.traceback)
     rows = folder.in_order(items)

@@ -120,9 +120,18 @@ def returns_to_go(rewards: Tensor, action_mask: Tensor, *, gamma: float) -> Tens
 
 
 def group_advantages(
-    returns: Tensor, group: Tensor, *, baseline: GroupBaseline = "mean", scale: GroupScale, epsilon: float = 1e-6
+    returns: Tensor,
+    group: Tensor,
+    *,
+    baseline: GroupBaseline = "mean",
+    scale: GroupScale,
+    earned: Tensor | None = None,
+    epsilon: float = 1e-6,
 ) -> Tensor:
     """Advantage of an episode over its group: (R − baseline) / (deviation + ε) (Shao et al. 2024, 4.1.2).
+
+    As in `whiten`, a deviation below 1 counts as 1 where all episodes (of the group, or of the batch) have earned the
+    same: they then differ by a penalty alone, which would become as large as a real signal, whatever its coefficient.
 
     Args:
         returns: (S,) float32, of whole episodes.
@@ -131,6 +140,7 @@ def group_advantages(
             unbiased (`leave_one_out`: Kool et al. 2019; Ahmadian et al. 2024).
         scale: divide by the deviation within the `group` (GRPO), by that of the whole `batch`, or by nothing
             (Dr. GRPO: Liu et al. 2025, 3.1).
+        earned: (S,) float32, the returns without the penalty for the KL to the reference; None: there is none.
         epsilon: added to the deviation, which is the unbiased one.
     Returns:
         (S,) float32; 0 for an episode that is alone in its group.
@@ -140,9 +150,15 @@ def group_advantages(
     if baseline == "leave_one_out":
         difference = difference * count / (count - 1).clamp(min=1)
     if scale == "group":
+        if earned is not None:
+            differing = torch.isin(group, groups_with_signal(earned, group))
+            deviation = torch.where(differing, deviation, deviation.clamp_min(1.0))
         difference = difference / (deviation + epsilon)
     elif scale == "batch" and len(returns) > 1:
-        difference = difference / (returns.double().std() + epsilon)
+        spread = returns.double().std()
+        if earned is not None and not _differ(earned):
+            spread = spread.clamp_min(1.0)
+        difference = difference / (spread + epsilon)
     return difference.to(returns.dtype)
 
 

@@ -74,7 +74,8 @@ class Run:
         with suppress(ValueError):  # the program has removed it already
             logger.remove(0)  # loguru's own sink to stderr would repeat every line
         # The text of an environment's error may have lone surrogates, which UTF-8 has not.
-        self._sinks.append(self._add_sink(str(self.directory / "training.log"), errors="backslashreplace"))
+        log = str(self.directory / "training.log").replace("{", "{{").replace("}", "}}")  # loguru formats it
+        self._sinks.append(self._add_sink(log, errors="backslashreplace"))
         if console and json_logs:
             self._sinks.append(self._add_sink(sys.stderr, level="INFO"))
         elif console:

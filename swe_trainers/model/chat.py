@@ -242,6 +242,7 @@ class TemplateChat:
         self._between = self._find_between(None, None)
         self._closing, self._opening = self._split_at_end_of_action()
         self._end = str(self.tokenizer.inner.convert_ids_to_tokens(self._closing))
+        self.tokenizer.reserve(self._delimiters())
         self._calls: CallFormat | None = None
         self._calls_are_known = False
 
@@ -333,11 +334,22 @@ class TemplateChat:
 
     def action_text(self, token_ids: Sequence[int]) -> str:
         """The text of an action for the environment."""
-        return self.tokenizer.decode(token_ids)
+        stopped = bool(token_ids) and token_ids[-1] in self.stop_ids  # which may not be marked as special
+        return self.tokenizer.decode(token_ids[:-1] if stopped else token_ids)
 
     def action_ids(self, text: str) -> list[int]:
         """Ids of an action as a policy writes it; see `ChatFormat.action_ids`."""
         return _action_ids(self.tokenizer, text)
+
+    def _delimiters(self) -> set[int]:
+        """The tokens that begin and end turns, with what else the template writes around them."""
+        ids: set[int] = set()
+        for system in (None, _SYSTEM):
+            text = self._render(2, system, None)
+            for content in (*_OBSERVATIONS, *_ACTIONS, _SYSTEM):
+                text = text.replace(content, " ")
+            ids.update(self.tokenizer.encode_scaffold(text))
+        return ids
 
     def _call_format(self) -> CallFormat | None:
         if not self._calls_are_known:

@@ -122,6 +122,7 @@ class HuggingFaceTokenizer:
                 f"{tokenizer.name_or_path or type(tokenizer).__name__}: the tokenizer has no eos token"
             )
         self.inner = tokenizer
+        self._delimiter: re.Pattern[str] | None = None
 
     @cached_property  # servers ask for it at each request, and the vocabulary is copied to find it
     def vocab_size(self) -> int:
@@ -133,9 +134,25 @@ class HuggingFaceTokenizer:
         """The token that ends a turn."""
         return int(self.inner.eos_token_id)
 
+    def reserve(self, ids: Iterable[int]) -> None:
+        """Let no text encode to these ids, which delimit turns: not all tokenizers mark such tokens as special."""
+        added = self.inner.added_tokens_decoder
+        names = {str(added[i]) for i in ids if i in added and not added[i].special}
+        # Blanks, and single characters, which cannot be divided, are no delimiters: texts have them too.
+        names = {name for name in names if len(name.strip()) > 1}
+        self._delimiter = re.compile("|".join(map(re.escape, sorted(names)))) if names else None
+
     def encode(self, text: str) -> list[int]:
         """Ids of a text, in which special tokens are plain characters; a lone surrogate is U+FFFD, as in UTF-8."""
         text = _SURROGATES.sub("\ufffd", text)
+        ids, begun = list[int](), 0
+        if self._delimiter is not None:  # what looks like one is encoded in two parts
+            while (found := self._delimiter.search(text, begun)) is not None:
+                ids += self._encoded(text[begun : found.start() + 1])
+                begun = found.start() + 1
+        return [*ids, *self._encoded(text[begun:])]
+
+    def _encoded(self, text: str) -> list[int]:
         return list(self.inner.encode(text, add_special_tokens=False, split_special_tokens=True))
 
     def encode_scaffold(self, text: str) -> list[int]:

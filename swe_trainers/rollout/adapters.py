@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -14,6 +14,7 @@ from gymnasium.error import CustomSpaceError
 from gymnasium.vector.utils import create_shared_memory
 
 from swe_trainers.errors import ConfigurationError
+from swe_trainers.rollout.environments import ContractError, reset_parts, step_parts
 
 __all__ = ["AnyText", "TextAdapter"]
 
@@ -109,8 +110,8 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode; returns the observation in words."""
-        observation, info = self.env.reset(seed=seed, options=options)
-        self._last = self._numbers.text(observation)
+        observation, info = reset_parts(self.env.reset(seed=seed, options=options))
+        self._last = self._text(observation)
         return self._last, self._with_legal_actions(info)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -127,19 +128,26 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
             )
         number = self.actions.index(word if legal or self._fallback is None else self._fallback)
         inner: gymnasium.Env[Any, Any] = self.env
-        observation, reward, terminated, truncated, info = inner.step(self._first_action + number)
-        self._last, info = self._numbers.text(observation), self._with_legal_actions(info)
+        observation, reward, terminated, truncated, given = step_parts(inner.step(self._first_action + number))
+        self._last, info = self._text(observation), self._with_legal_actions(given)
         if legal:
-            return self._last, float(reward), terminated, truncated, info
+            return self._last, reward, terminated, truncated, info
         return (
             f"illegal {self._last}",
-            float(reward) - self._illegal_penalty,
+            reward - self._illegal_penalty,
             terminated,
             truncated,
             {**info, "action_error": word},
         )
 
-    def _with_legal_actions(self, info: dict[str, Any]) -> dict[str, Any]:
+    def _text(self, observation: Any) -> str:
+        try:
+            return self._numbers.text(observation)
+        except (OverflowError, TypeError, ValueError) as error:
+            space = self.env.observation_space
+            raise ContractError(f"the observation is {observation!r:.80}, which is not of {space}") from error
+
+    def _with_legal_actions(self, info: Mapping[str, Any]) -> dict[str, Any]:
         """Add the legal actions as words; if the environment allows none, as after the end, all are listed."""
         mask, numbers = info.get("action_mask"), info.get("legal_actions")
         if mask is not None:
@@ -149,11 +157,25 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
                 )
             self._legal = [word for word, legal in zip(self.actions, mask, strict=True) if legal]
         elif numbers is not None:
-            self._legal = [self.actions[int(number) - self._first_action] for number in numbers]
+            self._legal = self._words(numbers)
         else:
             self._legal = list(self.actions)
         self._legal = self._legal or list(self.actions)
         return {**info, "legal_actions": self._legal}
+
+    def _words(self, numbers: Any) -> list[str]:
+        """The words of the actions with these numbers."""
+        first = self._first_action
+        try:
+            places = [int(number) - first for number in numbers]
+        except (TypeError, ValueError):
+            places = [-1]
+        if not all(0 <= place < self._n_actions for place in places):
+            raise ConfigurationError(
+                f"TextAdapter: info['legal_actions'] is {numbers!r:.80}, expected numbers of actions from {first} to "
+                f"{first + self._n_actions - 1}"
+            )
+        return [self.actions[place] for place in places]
 
     def vocabulary(self) -> list[str]:
         """Every word of observations and actions, for `WordTokenizer.from_texts`."""

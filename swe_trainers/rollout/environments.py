@@ -34,6 +34,8 @@ __all__ = [
     "checked_step",
     "ends_the_run",
     "make_text_env",
+    "reset_parts",
+    "step_parts",
 ]
 
 Env = gymnasium.Env[str, str]
@@ -513,9 +515,8 @@ def ends_the_run(error: BaseException) -> bool:
 
 def checked_reset(result: Any) -> tuple[str, Mapping[str, Any]]:
     """The observation and the info that `reset` returned. Raises ContractError if it returned something else."""
-    if not isinstance(result, (tuple, list)) or len(result) != 2:
-        raise ContractError(f"reset returned {_shape(result)}, expected (observation, info)")
-    return _checked_text("reset", result[0]), _checked_info("reset", result[1])
+    observation, info = reset_parts(result)
+    return _checked_text("reset", observation), info
 
 
 def checked_step(result: Any) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
@@ -524,13 +525,26 @@ def checked_step(result: Any) -> tuple[str, float, bool, bool, Mapping[str, Any]
     Raises:
         ContractError: it is not; the message says which part.
     """
+    observation, reward, terminated, truncated, info = step_parts(result)
+    return _checked_text("step", observation), reward, terminated, truncated, info
+
+
+def reset_parts(result: Any) -> tuple[Any, Mapping[str, Any]]:
+    """As `checked_reset`, with any observation."""
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
+        raise ContractError(f"reset returned {_shape(result)}, expected (observation, info)")
+    return result[0], _checked_info("reset", result[1])
+
+
+def step_parts(result: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
+    """As `checked_step`, with any observation."""
     if not isinstance(result, (tuple, list)) or len(result) != 5:
         raise ContractError(
             f"step returned {_shape(result)}, expected (observation, reward, terminated, truncated, info)"
         )
     observation, reward, terminated, truncated, info = result
     return (
-        _checked_text("step", observation),
+        observation,
         _checked_number("step: the reward", reward),
         _checked_truth("step: terminated", terminated),
         _checked_truth("step: truncated", truncated),

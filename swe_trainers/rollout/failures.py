@@ -20,15 +20,15 @@ class Failures:
     Args:
         max_fraction: the largest fraction of a batch's episodes that may be invalid.
         setting: the user's name for this fraction, for errors.
-        log: where tracebacks are written, for errors.
 
     Attributes:
         counts: cause, in the words of its first episode → number of invalid episodes.
     """
 
-    def __init__(self, max_fraction: float, *, setting: str, log: str) -> None:
-        self._max_fraction, self._setting, self._log = max_fraction, setting, log
+    def __init__(self, max_fraction: float, *, setting: str) -> None:
+        self._max_fraction, self._setting = max_fraction, setting
         self._words: dict[str, str] = {}  # cause → its first reason
+        self._tracebacks: dict[str, str] = {}  # first reason → the traceback with it
         self.counts: Counter[str] = Counter()
 
     def add(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
@@ -39,6 +39,7 @@ class Failures:
                 cause = _cause(episode)
                 if cause not in self._words:
                     self._words[cause] = episode.failure_reason
+                    self._tracebacks[episode.failure_reason] = episode.failure_traceback
                     new.append(episode)
                 self.counts[self._words[cause]] += 1
         return new
@@ -47,34 +48,40 @@ class Failures:
         """Whether more of these episodes are invalid than allowed."""
         return invalid > self._max_fraction * episodes
 
-    def check(self, what: str, episodes: Sequence[Trajectory]) -> None:
+    def check(self, what: str, episodes: Sequence[Trajectory], *, log: str | None) -> None:
         """Raise if too many episodes are invalid.
 
         Args:
             what: name of these episodes, for the error.
             episodes: of one update or one evaluation, all of them counted by `add`.
+            log: as of `error`.
         Raises:
             RolloutError: more are invalid than allowed.
         """
         reasons = Counter(self._words[_cause(each)] for each in episodes if not each.valid)
         if self.too_many(reasons.total(), len(episodes)):
-            raise self.error(what, reasons, len(episodes))
+            raise self.error(what, reasons, len(episodes), log=log)
 
-    def error(self, what: str, reasons: Counter[str], episodes: int, *, hint: str = "") -> RolloutError:
+    def error(
+        self, what: str, reasons: Counter[str], episodes: int, *, log: str | None, hint: str = ""
+    ) -> RolloutError:
         """The error for too many invalid episodes.
 
         Args:
             what: name of these episodes.
             reasons: reason → number of episodes.
             episodes: number of all episodes.
+            log: where tracebacks are written; None: the error has the one of the most frequent reason.
             hint: what to do.
         """
         (reason, count), *others = reasons.most_common()
         more = f"; {len(others)} other causes" if others else ""
+        traceback = self._tracebacks[reason]
+        where = f"Tracebacks are in {log}" if log else f"Its traceback:\n{traceback}" if traceback else ""
+        parts = (f"{count} times: {reason}{more}", where, hint)
         return RolloutError(
             f"{what}: {reasons.total()} of {episodes} episodes are invalid, {self._setting} allows "
-            f"{self._max_fraction:g} of them. {count} times: {reason}{more}. Tracebacks are in {self._log}"
-            + (f". {hint}" if hint else "")
+            f"{self._max_fraction:g} of them. {'. '.join(filter(None, parts))}"
         )
 
 

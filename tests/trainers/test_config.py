@@ -112,6 +112,8 @@ def test_values_may_follow_a_flag_or_an_equals_sign():
         ),
         ("--trainer.learning_rate -1", "trainer.learning_rate: got -1.0, expected a positive number"),
         ("--trainer.gamma 1.5", "trainer.gamma: got 1.5, expected a number from 0 to 1"),
+        ("--trainer.temperature 1e-9", "trainer.temperature must be 0, or finite and at least 1e-06, got 1e-09"),
+        ("--evaluation.temperature .nan", "evaluation.temperature must be 0, or finite and at least 1e-06, got nan"),
         ("--trainer.epochs 0", "trainer.epochs: got 0, expected at least 1"),
         ("--trainer.epochs 1.5", "trainer.epochs: got 1.5, expected a whole number"),
         ("--trainer.epochs many", "trainer.epochs: got 'many', expected a whole number"),

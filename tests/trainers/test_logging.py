@@ -52,6 +52,14 @@ def test_a_log_has_only_the_lines_of_its_run(tmp_path):
     assert "without a run" not in (tmp_path / "a" / "training.log").read_text()
 
 
+@pytest.mark.parametrize("name", ["lr={1e-3}", "{time}", "{{x}}"])
+def test_the_log_is_in_the_directory_also_where_that_has_braces(name, tmp_path):
+    with Run(tmp_path / name, console=False) as run:
+        run.info("a line")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert "a line" in (tmp_path / name / "training.log").read_text()
+
+
 def test_frequent_lines_are_left_out_on_the_console_but_not_in_the_log(tmp_path, capsys):
     lines = [f"line {number}" for number in range(9)]
     with Run(tmp_path) as run:

@@ -17,7 +17,7 @@ import torch
 import swe_trainers
 from benchmarks.mutants import broken
 from swe_trainers import DAPO, GRPO, PPO, Cloning, EvaluationConfig, LanguageModel, TextAdapter, Trainer, WordTokenizer
-from swe_trainers.errors import ConfigurationError
+from swe_trainers.errors import ConfigurationError, RolloutError
 from swe_trainers.learning.rewards import judged
 from swe_trainers.logging import read_metrics
 
@@ -218,8 +218,35 @@ def test_incompatible_arguments_are_rejected(model):
             Trainer(model, lake, PPO(), **wrong)
     with pytest.raises(ConfigurationError, match=r"model: got 'gpt2'. Try: LanguageModel.load\('gpt2'\)"):
         Trainer("gpt2", lake, PPO())
+    several = gymnasium.make_vec("FrozenLake-v1", num_envs=2)
+    for vector in (several, lambda: several):
+        with pytest.raises(ConfigurationError, match=r"env: got SyncVectorEnv.*Try: .*parallel"):
+            Trainer(model, vector, PPO())
+    with pytest.raises(ConfigurationError, match="env: got 5, expected an id of Gymnasium"):
+        Trainer(model, 5, PPO())
     with pytest.raises(ConfigurationError, match="parallel: have no effect"):
         Trainer(model, algorithm=PPO(), play=lambda update, attempt: [], parallel=2)
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_tracebacks_of_an_environment_are_where_the_error_says_they_are(model, tmp_path, logged):
+    class Broken(gymnasium.Wrapper):
+        def step(self, action):
+            raise ZeroDivisionError("in my environment")
+
+    trainer = Trainer(
+        model, lambda: Broken(lake()), PPO(**SMALL), output_dir=tmp_path if logged else None, resume="never", **LIMITS
+    )
+    line = 'raise ZeroDivisionError("in my environment")'
+    with pytest.raises(RolloutError, match="ZeroDivisionError: in my environment") as raised:
+        trainer.train()
+    assert (line in str(raised.value)) == (not logged)
+    if logged:
+        assert str(raised.value).endswith("Tracebacks are in training.log")
+        assert line in (tmp_path / "training.log").read_text()
+    with pytest.raises(RolloutError) as raised:  # which writes no log
+        trainer.evaluate(2)
+    assert line in str(raised.value)
 
 
 def test_groups_are_replaced_by_the_rewards_that_they_are_trained_on(model):

@@ -105,6 +105,24 @@ def test_penalties_are_not_enlarged_where_the_episodes_of_each_group_ended_alike
     assert advantages[Batch.of(played).action_mask].std(correction=0) == pytest.approx(1, abs=1e-4)
 
 
+@pytest.mark.parametrize("scale", ["group", "batch"])
+def test_the_coefficient_of_a_penalty_counts_where_the_episodes_of_a_group_ended_alike(scale):
+    def advantages(coefficient, rewards):
+        algorithm = GRPO(group_size=8, scale=scale, kl_coefficient=coefficient, kl_placement="reward")
+        learner = algorithm.learner(TinyPolicy().double(), reference=TinyPolicy(seed=3).double())
+        played = [dataclasses.replace(t, rewards=_at_the_end(t, rewards(n))) for n, t in enumerate(in_groups())]
+        experience = algorithm.observe(learner, played)
+        return algorithm.advantages(experience)[experience.batch.last_actions]
+
+    small, large = (advantages(coefficient, lambda _: 1.0) for coefficient in (0.001, 0.01))
+    assert 0 < small.abs().max() < 0.02
+    torch.testing.assert_close(large, 10 * small, rtol=1e-3, atol=1e-4)
+    mixed = advantages(0.01, lambda n: float(n < 8 and n % 2))  # the second group ended alike
+    # Four of 8 episodes, and four of 16, have a return of 1: deviations of (8/7 · 1/4)^½ and (16/15 · 3/16)^½.
+    assert mixed[:8].std() == pytest.approx({"group": 1, "batch": (10 / 7) ** 0.5}[scale], abs=0.05)
+    assert mixed[8:].abs().max() < 0.2
+
+
 def _at_the_end(played, reward):
     rewards = np.zeros_like(played.rewards)
     rewards[np.flatnonzero(played.action_mask)[-1]] = reward

@@ -10,6 +10,7 @@ import torch
 
 from swe_trainers.algorithms.reward_model import (
     RewardModel,
+    load_judge,
     preference_pairs,
     reward_model_accuracy,
     reward_model_judge,
@@ -20,9 +21,12 @@ from swe_trainers.learning.forward import take_scores
 from swe_trainers.learning.learner import adamw
 from swe_trainers.learning.rewards import judged
 from swe_trainers.learning.update import accumulate_scores
+from swe_trainers.model.language_model import LanguageModel
+from swe_trainers.model.tokenizers import WordTokenizer
 from swe_trainers.rollout.trajectory import Turn
 from tests.trainers.algorithms.games import ECHO_PPO, Echo, Player
 from tests.trainers.learning.tiny import TinyPolicy, random_trajectories, trajectory
+from tests.trainers.tiny import TINY
 
 
 def gradients(model):
@@ -187,3 +191,22 @@ def test_judge_scores_are_on_the_last_tokens_of_their_turns():
 def test_judge_that_breaks_its_contract_is_rejected(answer, message):
     with pytest.raises(RolloutError, match=message):
         judged([three_turns()], lambda trajectories: answer)
+
+
+def test_a_model_that_scores_nothing_or_reads_other_words_is_no_judge(tmp_path):
+    policy = LanguageModel.from_config(TINY, WordTokenizer(["left", "right"]))
+    for words, trained, message in (
+        (["left", "right"], False, "its value head is 0: it has not been trained"),
+        (["left", "up"], True, "a reward model with another vocabulary than the policy's"),
+        (["left"], True, "a reward model of 5 tokens cannot read a policy's of 6"),
+        (["left", "right"], True, None),
+    ):
+        model = LanguageModel.from_config(TINY, WordTokenizer(words))
+        if trained:
+            model.value_head.weight.data[0, 0] = 1.0
+        model.save_pretrained(tmp_path / "judge")
+        if message is None:
+            assert callable(load_judge(tmp_path / "judge", policy, per_turn=False))
+            continue
+        with pytest.raises(ConfigurationError, match=message):
+            load_judge(tmp_path / "judge", policy, per_turn=False)

@@ -41,6 +41,8 @@ from swe_trainers.run_config import run_config
         ("reinforce_plus_plus", {"minibatches": 65}, r"minibatches: got 65, expected at most .* \(64\)"),
         ("monte_carlo_tree", {"minibatches": 9, "episodes_per_update": 8}, "minibatches: got 9"),
         ("grpo", {"group_size": 16, "episodes_per_update": 8}, "expected a multiple of group_size"),
+        ("rloo", {"conversation_sharing": "last"}, "one ratio for all tokens of an episode. Try: ratio token"),
+        ("gspo", {"conversation_sharing": "conversation"}, "conversation_sharing: ratio sequence is one ratio"),
         ("monte_carlo_tree", {"episodes_per_update": 6}, "expected a multiple of the ends of a tree"),
         ("reinforce", {"episodes_per_update": 1}, "baseline: one episode has no others"),
         ("cloning", {"aggregation": "constant"}, "expected one of token, sequence, prompt"),

@@ -1,4 +1,4 @@
-"""What the commands say where an option is misspelled."""
+"""What the commands say where an option is misspelled, or its value impossible."""
 
 from __future__ import annotations
 
@@ -28,9 +28,14 @@ _COMMANDS = {"swe-train": commands.main, "swe-eval": commands.main_eval, "swe-se
         ("swe-serve --hlp", "--hlp: no such option; did you mean --help?"),
         ("swe-serve model --prt=3", "--prt: no such option; did you mean --port?"),
         ("swe-serve model --zzzzzzzz", "unrecognized arguments: --zzzzzzzz"),
+        ("swe-serve model --port 99999", "argument --port: expected a number from 0 to 65535, got '99999'"),
+        ("swe-serve model --port -1", "argument --port: expected a number from 0 to 65535, got '-1'"),
+        ("swe-serve model --threads 0", "argument --threads: expected a positive whole number, got '0'"),
+        ("swe-serve model --slots 0", "argument --slots: expected a positive whole number, got '0'"),
+        ("swe-serve model --max-tokens 0", "argument --max-tokens: expected a positive whole number, got '0'"),
     ],
 )
-def test_a_misspelled_option_is_named_before_what_is_missing(
+def test_a_wrong_option_is_named_before_what_is_missing(
     line: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command, *arguments = line.split()

@@ -15,6 +15,7 @@ from gymnasium.vector import AsyncVectorEnv
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.model.tokenizers import WordTokenizer
 from swe_trainers.rollout.adapters import AnyText, TextAdapter
+from swe_trainers.rollout.environments import ContractError
 
 COMPASS = ("left", "down", "right", "up")
 CART_RANGE = [(-2.4, 2.4), (-3.0, 3.0), (-0.21, 0.21), (-3.0, 3.0)]
@@ -179,6 +180,50 @@ def test_adapter_passes_gymnasium_check_env() -> None:
 def test_unsupported_spaces_are_rejected(make: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make()
+
+
+class Returning(gymnasium.Env[Any, Any]):
+    """Returns what it was given, whatever it is."""
+
+    observation_space, action_space = spaces.Discrete(3), spaces.Discrete(2, start=5)
+
+    def __init__(self, reset: Any = (0, {}), step: Any = (1, 0.5, False, False, {})) -> None:
+        self.of_reset, self.of_step = reset, step
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self.of_reset
+
+    def step(self, action: int) -> Any:
+        return self.of_step
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (Returning(reset=0), r"reset returned int, expected \(observation, info\)"),
+        (Returning(reset=(0, None)), "reset: info is NoneType, expected dict"),
+        (Returning(reset=(None, {})), r"the observation is None, which is not of Discrete\(3\)"),
+        (Returning(step=(1, 0.5, False, {})), "step returned 4 values, expected"),
+        (Returning(step=(1, None, True, False, {})), "the reward is NoneType, expected a finite number"),
+        (Returning(step=(1, np.array([0.5]), True, False, {})), "the reward is ndarray, expected a finite number"),
+        (Returning(step=(1, 0.5, True, False, None)), "step: info is NoneType, expected dict"),
+        (Returning(step=("right", 0.5, True, False, {})), "the observation is 'right', which is not of Discrete"),
+    ],
+)
+def test_what_an_environment_returns_wrongly_is_named(env: Returning, message: str) -> None:
+    def play(adapter: TextAdapter) -> None:
+        adapter.reset()
+        adapter.step("0")
+
+    with pytest.raises(ContractError, match=message):
+        play(TextAdapter(env))
+
+
+@pytest.mark.parametrize("numbers", [[4], [5, 7], [-1], ["left"]])
+def test_legal_actions_that_do_not_exist_are_an_error_and_not_other_actions(numbers: list[Any]) -> None:
+    adapter = TextAdapter(Returning(reset=(0, {"legal_actions": numbers})))
+    with pytest.raises(ConfigurationError, match="expected numbers of actions from 5 to 6"):
+        adapter.reset()
 
 
 def test_shared_memory_of_async_vector_env_is_refused_with_the_remedy() -> None:
