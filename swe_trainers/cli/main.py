@@ -7,6 +7,7 @@ exports a trained model for other programs.
 from __future__ import annotations
 
 import argparse
+import difflib
 import contextlib
 import io
 import itertools
@@ -234,13 +235,11 @@ def _explain(topic: str) -> None:
 
 def main_eval(arguments: Sequence[str] | None = None) -> int:
     """Run `swe-eval`; returns as `main` does, and 1 where some episodes are invalid."""
-    from swe_trainers.config import similar
-
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["compare"]:
         return _compare(given[1:])
     named = {word.partition("=")[0] for word in given if word.startswith("--")}
-    names_model = any("." not in option and similar(option, ["--model"]) for option in named)
+    names_model = any("." not in option and difflib.get_close_matches(option, ["--model"]) for option in named)
     if not (names_model or not given or given[0] in ("-h", "--help", "--print-completion")):
         return _measure_run(given)
     from swe_trainers.cli import evaluate as command
