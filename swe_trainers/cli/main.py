@@ -7,8 +7,8 @@ exports a trained model for other programs.
 from __future__ import annotations
 
 import argparse
-import difflib
 import contextlib
+import difflib
 import io
 import itertools
 import json
