@@ -11,7 +11,7 @@ copied and removed as if there were one user only.
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import fcntl
 import os
 import struct
@@ -137,13 +137,24 @@ def why_shared(first: int, count: int, on_disk: int, paths: list[str]) -> str:
 def _swapping(one: int, other: int) -> int:
     """Descriptor of a user namespace in which two ids are swapped and all others mapped to themselves."""
     read, write = os.pipe()
-    holder = kernel.clone(kernel.CLONE_NEWUSER)
+    told, tells = os.pipe()
+    holder = os.fork()  # not `clone`, whose child has no interpreter lock of its own if other threads run
     if holder == 0:
-        with contextlib.suppress(OSError):
+        try:
             os.close(write)
+            kernel.unshare(kernel.CLONE_NEWUSER)
+            os.write(tells, b"\0")
             os.read(read, 1)
-        os._exit(0)
+        except OSError as error:
+            os.write(tells, bytes([error.errno or errno.EPERM]))
+        finally:
+            os._exit(0)
     try:
+        os.close(tells)
+        failure = os.read(told, 1)
+        if failure != b"\0":
+            number = failure[0] if failure else errno.EPERM
+            raise OSError(number, os.strerror(number))
         low, high = sorted((one, other))
         ranges = [(0, 0, low), (low, high, 1), (low + 1, low + 1, high - low - 1), (high, low, 1)]
         ranges.append((high + 1, high + 1, _ALL_IDS - high - 1))
@@ -153,6 +164,6 @@ def _swapping(one: int, other: int) -> int:
                 file.write(text)
         return os.open(f"/proc/{holder}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
-        os.close(read)
-        os.close(write)
+        for descriptor in (read, write, told):
+            os.close(descriptor)
         os.waitpid(holder, 0)

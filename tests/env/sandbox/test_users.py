@@ -213,6 +213,25 @@ def test_a_file_system_that_cannot_map_ids_has_sandboxes_with_one_user(opened: O
     assert sandbox.read("/testbed/y") == b"y"
 
 
+def test_users_are_made_beside_other_threads() -> None:
+    """In a process of its own, which a child without the lock of its interpreter would keep waiting for ever."""
+    program = (
+        "import threading\n"
+        "from swegym_env.paths import run_dir\n"
+        "from swegym_env.sandbox.identity import own_users\n"
+        "from swegym_env.sandbox.linux.users import why_shared\n"
+        "def work():\n"
+        "    while True:\n"
+        "        sum(range(2000))\n"
+        "for _ in range(3):\n"
+        "    threading.Thread(target=work, daemon=True).start()\n"
+        "for _ in range(20):\n"
+        "    assert why_shared(*own_users(), [str(run_dir())]) == ''\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_doctor_names_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEGYM_SUBUID", "70000:50")
     (finding,) = [finding for finding in diagnose() if finding.name == "user ids"]
