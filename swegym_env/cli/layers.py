@@ -23,9 +23,10 @@ from swegym_env.cli.options import (
     show_progress,
 )
 from swegym_env.errors import ConfigurationError, InfrastructureError, LayerError
-from swegym_env.grading.findings import find_findings, keep_findings, remove_findings, unused_findings
+from swegym_env.grading.findings import find_findings, keep_findings, unused_findings
 from swegym_env.prepare import prepare_locally
 from swegym_env.sandbox.layers import LayerStore, StoredLayer, disk_bytes
+from swegym_env.sandbox.linux.files import remove_tree
 from swegym_env.sandbox.sharing import import_layer, open_shared_store, share_layer
 from swegym_env.sandbox.sharing.api import Manifest
 
@@ -156,7 +157,7 @@ def _prune(arguments: argparse.Namespace) -> int:
         print(f"{'known of tests':20} {len(findings):6} {size / 1e9:8.2f} GB")
     if not arguments.dry_run:
         for one in findings:
-            remove_findings(one)
+            remove_tree(one.directory)
         removed = store.remove(unused)
         for layer in unused:
             if layer not in removed:

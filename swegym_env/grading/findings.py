@@ -11,7 +11,6 @@ Findings contain expected values. They are no part of any sandbox.
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import threading
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 from swegym_env.errors import LayerError
 from swegym_env.files import write_atomically
 from swegym_env.languages import digest_with_setup
-from swegym_env.sandbox.layers import LayerStore, Provenance, entries, system_of
+from swegym_env.sandbox.layers import USE_NOTED_EVERY_S, LayerStore, Provenance, entries, system_of
 from swegym_env.tasks.task import Task
 
 __all__ = [
@@ -31,15 +30,12 @@ __all__ = [
     "find_findings",
     "keep_findings",
     "place_to_read",
-    "remove_findings",
     "unused_findings",
     "write_finding",
 ]
 
 VERSIONS = {"blind": 33, "computed": 33, "merged": 29, "equality": 19}
 """Kind of finding → a number that changes with what such a finding contains, or with how it is made."""
-
-_USE_NOTED_EVERY_S = 86400.0
 
 _log = logging.getLogger(__name__)
 _layers: dict[tuple[Path, str, str], Path | None] = {}  # root and address of a store, `digest_with_setup` → the layer
@@ -58,10 +54,10 @@ def place_to_read(task: Task, store: LayerStore | None, kind: str, key: str = ""
     """
     store = store or LayerStore()
     own = _directory(task, store) / _name(kind, key)
-    with suppress(OSError):  # there is none; or it belongs to another user, who notes its uses
-        if time.time() - own.stat().st_mtime >= _USE_NOTED_EVERY_S:
-            own.touch()
     if own.exists():
+        with suppress(OSError):  # it belongs to another user, who notes its uses
+            if time.time() - own.stat().st_mtime >= USE_NOTED_EVERY_S:
+                own.touch()
         return own
     asked = store.root, store.address, digest_with_setup(task)
     with _lock:
@@ -127,29 +123,19 @@ class Findings:
 
 
 def unused_findings(store: LayerStore, seconds: float) -> list[Findings]:
-    """What was not used for so long, at least two days; the least recently used first.
+    """What was not used for so long, at least two days, and may be removed; the least recently used first.
 
     Directories in which earlier versions kept findings are among them.
     """
-    oldest = time.time() - max(seconds, 2 * _USE_NOTED_EVERY_S)
-    directories = entries(_root(store))
-    for kind in ("blind", "equality"):
-        directories += [place for place in (store.root.parent / kind,) if place.is_dir()]
+    oldest = time.time() - max(seconds, 2 * USE_NOTED_EVERY_S)
+    earlier = [store.root.parent / kind for kind in ("blind", "equality")]
     found = []
-    for directory in directories:
-        with suppress(FileNotFoundError, NotADirectoryError):  # another process removes it
+    for directory in (*entries(_root(store)), *earlier):
+        with suppress(FileNotFoundError):  # there is none, or another process removes it
             each = [directory.stat(), *(place.stat() for place in directory.rglob("*") if place.is_file())]
             size = sum(one.st_size for one in each[1:])
             found.append(Findings(directory, max(one.st_mtime for one in each), size))
     return sorted((one for one in found if one.last_used < oldest), key=lambda one: one.last_used)
-
-
-def remove_findings(findings: Findings) -> None:
-    """Remove what was found out about a task. A verdict that needs it finds it out again."""
-    doomed = findings.directory.with_name(f".{findings.directory.name}.{os.getpid()}")
-    with suppress(FileNotFoundError):  # another process removed it
-        findings.directory.rename(doomed)
-        shutil.rmtree(doomed)
 
 
 def _root(store: LayerStore) -> Path:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TRAVELLING",
+    "USE_NOTED_EVERY_S",
     "LayerRecord",
     "LayerStore",
     "Provenance",
@@ -73,7 +74,8 @@ TRAVELLING = frozenset(
 
 _WITH_EQUAL_FILES = ("repository", "image-repository")
 """The kinds of layers whose files are mostly those of others."""
-_USE_NOTED_EVERY_S = 24 * 3600.0
+USE_NOTED_EVERY_S = 24 * 3600.0
+"""How often a use is noted, of a layer and of what is known of a task's tests."""
 _LEASE_S, _HEARTBEAT_S = 120.0, 15.0  # NFS may show another machine's heartbeat up to a minute late
 _LAYER = re.compile(r"[^.].*-[0-9a-f]{24}")  # see `layer_name`
 _OPAQUE = ("user.overlay.opaque", "user.fuseoverlayfs.opaque", "trusted.overlay.opaque")
@@ -325,13 +327,13 @@ class LayerStore:
         """Note that a layer is used, once a day. Reading a directory changes its own times on some mounts only."""
         place = self.root / ".uses" / name
         with suppress(OSError):  # the store belongs to another user, is read-only, or the disk is full
-            if time.time() - self._noted_use(name) >= _USE_NOTED_EVERY_S:
+            if time.time() - self._noted_use(name) >= USE_NOTED_EVERY_S:
                 place.parent.mkdir(exist_ok=True)
                 place.touch()
 
     def unused_for(self, seconds: float) -> list[StoredLayer]:
         """The layers that were not used for so long, at least two days: a use is noted once a day."""
-        oldest = time.time() - max(seconds, 2 * _USE_NOTED_EVERY_S)
+        oldest = time.time() - max(seconds, 2 * USE_NOTED_EVERY_S)
         return [layer for layer in self.layers() if layer.last_used < oldest]
 
     def remove(self, layers: Iterable[StoredLayer]) -> list[StoredLayer]:

@@ -137,21 +137,21 @@ def why_shared(first: int, count: int, on_disk: int, paths: list[str]) -> str:
 def _swapping(one: int, other: int) -> int:
     """Descriptor of a user namespace in which two ids are swapped and all others mapped to themselves."""
     read, write = os.pipe()
-    told, tells = os.pipe()
+    status, reports = os.pipe()
     holder = os.fork()  # not `clone`, whose child has no interpreter lock of its own if other threads run
     if holder == 0:
         try:
             os.close(write)
             kernel.unshare(kernel.CLONE_NEWUSER)
-            os.write(tells, b"\0")
+            os.write(reports, b"\0")
             os.read(read, 1)
         except OSError as error:
-            os.write(tells, bytes([error.errno or errno.EPERM]))
+            os.write(reports, bytes([error.errno or errno.EPERM]))
         finally:
             os._exit(0)
     try:
-        os.close(tells)
-        failure = os.read(told, 1)
+        os.close(reports)
+        failure = os.read(status, 1)
         if failure != b"\0":
             number = failure[0] if failure else errno.EPERM
             raise OSError(number, os.strerror(number))
@@ -164,6 +164,6 @@ def _swapping(one: int, other: int) -> int:
                 file.write(text)
         return os.open(f"/proc/{holder}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
-        for descriptor in (read, write, told):
+        for descriptor in (read, write, status):
             os.close(descriptor)
         os.waitpid(holder, 0)

@@ -16,13 +16,13 @@ from swegym_env.grading.findings import (
     find_findings,
     keep_findings,
     place_to_read,
-    remove_findings,
     unused_findings,
     write_finding,
 )
 from swegym_env.grading.grading import grade
 from swegym_env.languages.python.setup import TABLE_VARIABLE
 from swegym_env.sandbox.layers import LayerStore
+from swegym_env.sandbox.linux.files import remove_tree
 from swegym_env.sandbox.sharing import open_shared_store, share_layer
 from swegym_env.tasks.task import task_to_row
 from tests.env.grading.points import REWRITE, TASK, noted_runs, patch_of
@@ -131,7 +131,7 @@ def test_what_was_not_used_for_long_is_removed_alone(store: LayerStore) -> None:
     assert [one.directory for one in found] == [earlier.parent, place_to_read(unused, store, "blind").parent]
     assert [one.size_bytes for one in found] == [2, 2]
     for one in (*found, *found):  # a second process may remove the same
-        remove_findings(one)
+        remove_tree(one.directory)
     assert not earlier.parent.exists() and not place_to_read(unused, store, "blind").exists()
     assert sorted(path.name for path in (store.root.parent / "findings").iterdir()) == [
         place_to_read(used, store, "blind").parent.name
